@@ -15,6 +15,7 @@ from ..nn.frozen import Frozen
 from ..nn.linear import is_conv1d, sizes_of
 from ..nn.replacing import why_not_replaced
 from .destinations import Destination, check_stack, destinations, experts_of, is_linear, spellings
+from .dtypes import kept_in_float32
 from .files import CheckpointError, Files
 from .formats import Layer, Plan, Source
 from .slices import Index, own_slices
@@ -151,6 +152,7 @@ class Assignment:
                 "model.to(torch.bfloat16), or input_quant='dynamic'"
             )
         scaled = {"pre_quant_scale" in layer.sources for layer in new.layers}
+        rank = self._low_rank(name, new)
         if not is_linear(old):
             if scaled != {False}:
                 raise CheckpointError(f"{name}: experts with a pre_quant_scale are not supported")
@@ -171,7 +173,8 @@ class Assignment:
         if len(scaled) > 1:
             raise CheckpointError(f"{name}: only some of its layers have a pre_quant_scale")
         if isinstance(old, NVFP4Linear):
-            dtype = next((v.dtype for v in (old.bias, old.pre_quant_scale) if v is not None), None)
+            plain = (old.bias, old.pre_quant_scale, old.svdquant_lora_a)
+            dtype = next((value.dtype for value in plain if value is not None), None)
         else:
             dtype = old.weight.dtype
         options = {
@@ -183,7 +186,18 @@ class Assignment:
         if isinstance(old, (ColumnParallel, RowParallel)):
             return old.unset(**options)
         sizes = *sizes_of(old), old.bias is not None
-        return NVFP4Linear(*sizes, device="meta", dtype=dtype, **options)
+        return NVFP4Linear(*sizes, device="meta", dtype=dtype, low_rank=rank, **options)
+
+    def _low_rank(self, name: str, new: Fused) -> int:
+        """The rank of a layer's svdquant_lora_a, or 0."""
+        given = [each.sources.get("svdquant_lora_a") for each in new.layers]
+        if not any(given):
+            return 0
+        alone = is_linear(new.old) and not isinstance(new.old, Slice)
+        if not alone or len(given) > 1 or given[0] is None:
+            what = "a layer of its own, neither fused nor cut nor an expert of a stack"
+            raise CheckpointError(f"{name}: has a svdquant_lora_a, expected {what}")
+        return self.files.tensors[given[0].name].shape[0]
 
     def _one_for_each_row(self, layer: Layer) -> bool:
         """Files of a layer that was fused have a global scale for each of its rows."""
@@ -262,9 +276,12 @@ class Assignment:
             static = getattr(self.modules[to.module], "input_quant", None) == "static"
             if static and "input_scale" in layer.sources:
                 self._fill_global(layer, to, "input_scale")
-        if "pre_quant_scale" in layer.sources and layer.kind == "nvfp4":
-            target = self._aliases[f"{to.module}.pre_quant_scale"]
-            self._add(Fill(layer.sources["pre_quant_scale"], (), target, (), "same"))
+        for key in ("pre_quant_scale", "svdquant_lora_a"):
+            if key in layer.sources and layer.kind == "nvfp4":
+                target = self._aliases[f"{to.module}.{key}"]
+                self._add(Fill(layer.sources[key], (), target, (), "same"))
+        if "svdquant_lora_b" in layer.sources:
+            self._fill_rows(layer.sources["svdquant_lora_b"], to, "svdquant_lora_b", "copy")
         if "bias" in layer.sources:
             self._fill_rows(layer.sources["bias"], to, "bias", "copy")
 
@@ -415,18 +432,6 @@ def weights_of(module: nn.Module) -> list[nn.Parameter]:
     if isinstance(module, Frozen):
         return []
     return [value for value in module.parameters(recurse=False) if value.dim() > 1]
-
-
-def kept_in_float32(model: nn.Module) -> dict[torch.dtype, re.Pattern[str]]:
-    """Names that transformers' models keep in float32, by the dtype that they would have."""
-    always = list(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
-    float16 = always + list(getattr(model, "_keep_in_fp32_modules", None) or ())
-    found = {torch.bfloat16: always, torch.float16: float16}
-    return {
-        dtype: re.compile(rf"(^|\.)({'|'.join(map(re.escape, names))})(\.|$)")
-        for dtype, names in found.items()
-        if names
-    }
 
 
 def serves_others(target: Target) -> bool:

@@ -17,7 +17,9 @@ ALGORITHMS: dict[InputQuant, str] = {
 }
 """How the inputs are quantised -> ModelOpt's algorithm. Dynamic block scales alone are what a
 static input_scale of 1 gives, and such files say that for other engines."""
-MIXED, AWQ = "MIXED_PRECISION", "NVFP4_AWQ"
+MIXED, AWQ, SVD = "MIXED_PRECISION", "NVFP4_AWQ", "NVFP4_SVD"
+SCALED = (AWQ, SVD)
+"""Where a layer may have a pre_quant_scale."""
 OWN = "nvfp4kern"
 """The key of what ModelOpt's words cannot say. Other engines pass it over."""
 RECORDED = ("dynamic", "amax")
@@ -31,8 +33,8 @@ def by_modelopt(
     layers: the algorithm of each. inputs: how each quantises its input.
     """
     algorithms = set(layers.values())
-    if AWQ in algorithms:
-        algorithms -= {"NVFP4"}  # ModelOpt's layers of that algorithm need no pre_quant_scale each
+    if not algorithms.isdisjoint(SCALED):
+        algorithms -= {"NVFP4"}  # ModelOpt's layers of these need not have all of their tensors
     number = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": SF_VEC}
     found: dict[str, Any] = {
         "quant_method": "modelopt",
@@ -47,7 +49,7 @@ def by_modelopt(
             for name, algorithm in layers.items()
         }
         return found
-    if found["quant_algo"] == AWQ:
+    if found["quant_algo"] in SCALED:
         return found
     group = {"weights": number, "targets": ["Linear"]}
     if found["quant_algo"] == "NVFP4":
@@ -64,7 +66,7 @@ def beside(found: dict[str, Any]) -> dict[str, Any]:
         "group_size": SF_VEC,
         "exclude_modules": found["ignore"],
     }
-    if found["quant_algo"] == AWQ:
+    if found["quant_algo"] in SCALED:
         inner |= {"has_zero_point": False, "pre_quant_scale": True}
     if "quantized_layers" in found:
         inner["quantized_layers"] = found["quantized_layers"]

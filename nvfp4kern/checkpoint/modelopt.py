@@ -24,10 +24,20 @@ from .untrusted import CheckpointError, in_short, readable
 ACTIVATIONS: dict[str, InputQuant] = {
     "NVFP4": "static",
     "NVFP4_AWQ": "static",
+    "NVFP4_SVD": "static",
     "W4A16_NVFP4": None,
 }
 MIXED = "MIXED_PRECISION"
-PARTS = ("weight", "weight_scale", "weight_scale_2", "input_scale", "pre_quant_scale", "bias")
+LOW_RANK = ("svdquant_lora_a", "svdquant_lora_b")
+PARTS = (
+    "weight",
+    "weight_scale",
+    "weight_scale_2",
+    "input_scale",
+    "pre_quant_scale",
+    *LOW_RANK,
+    "bias",
+)
 
 
 @dataclass
@@ -92,6 +102,10 @@ def plan_modelopt(files: Files, config: Config | None) -> Plan:
             _add(plan, files, config, name, parts)
         elif take_plain(plan, name, parts, files):
             matrices.append(name)
+    svd = [name for name in plan.layers if _algorithm(config, name) == "NVFP4_SVD"]
+    if svd and not any(set(LOW_RANK) & layer.sources.keys() for layer in plan.layers.values()):
+        # ModelOpt writes them for diffusers' models, and loses them for transformers'.
+        plan.wrong(f"{svd[0]}.{LOW_RANK[0]}", "is missing, and no layer of NVFP4_SVD has one")
     if config:
         names = Names([*plan.layers, *matrices])
         wild = [p for p in config.ignore if not set(p).isdisjoint("*?[")]
@@ -131,10 +145,8 @@ def _add(plan: Plan, files: Files, config: Config | None, name: str, parts: Part
     if "weight" not in parts:
         plan.wrong(f"{name}.weight", f"is missing beside {next(iter(parts))}")
         return
-    if "weight_scale_inv" in parts or "svdquant_lora_a" in parts:
-        part = "weight_scale_inv" if "weight_scale_inv" in parts else "svdquant_lora_a"
-        kind = "FP8 in blocks" if part == "weight_scale_inv" else "NVFP4_SVD"
-        plan.wrong(parts[part], f"belongs to {kind}, which is not supported")
+    if "weight_scale_inv" in parts:
+        plan.wrong(parts["weight_scale_inv"], "belongs to FP8 in blocks, which is not supported")
         return
     dtype = files.tensors[parts["weight"]].dtype
     if dtype not in ("uint8", "float8_e4m3fn"):

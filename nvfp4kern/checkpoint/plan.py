@@ -212,6 +212,16 @@ def _nvfp4(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, st
         info = infos.get(part)
         if info is not None and (info.dtype not in FLOATS or info.shape != (*experts, size)):
             yield part, f"{', '.join(FLOATS)} {[*experts, size]}"
+    low, high = infos.get("svdquant_lora_a"), infos.get("svdquant_lora_b")
+    if low or high:
+        rank = low.shape[0] if low and low.shape else 0
+        for part, info, shape in (
+            ("svdquant_lora_a", low, (*experts, rank, 2 * half)),
+            ("svdquant_lora_b", high, (*experts, n, rank)),
+        ):
+            if info is None or info.dtype not in FLOATS or info.shape != shape or not rank:
+                yield part, f"{', '.join(FLOATS)} {list(shape)}"
+                return
 
 
 def _globals(layer: Layer, experts: list[int], n: int) -> list[tuple[int, ...]]:
@@ -230,6 +240,9 @@ def _fp8(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, str]
         return
     if scale is None or scale.dtype != "float32" or scale.shape not in [(), (1,)]:
         yield "weight_scale", "float32 [] or [1]"
+    for part in ("pre_quant_scale", "svdquant_lora_a", "svdquant_lora_b"):
+        if part in infos:
+            yield part, "none beside FP8"
     bias = infos.get("bias")
     if bias is not None and (bias.dtype not in FLOATS or bias.shape != weight.shape[:1]):
         yield "bias", f"{', '.join(FLOATS)} {[weight.shape[0]]}"

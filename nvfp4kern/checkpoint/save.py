@@ -21,7 +21,7 @@ from ..distributed import Slice
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen, InputQuant
 from .companions import copy_companions, folder_of
-from .configuration import ALGORITHMS, AWQ, beside, by_modelopt
+from .configuration import ALGORITHMS, AWQ, SVD, beside, by_modelopt
 from .destinations import ROLES
 from .files import INCOMPLETE, INDEX, SINGLE
 from .plan import EMBEDDINGS
@@ -181,7 +181,9 @@ def _quantization(model: nn.Module, model_type: str) -> dict[str, Any]:
         else:
             if module.weight_scale_2.dim():
                 by_row.append(name)
-            if module.pre_quant_scale is not None and algorithm == "NVFP4":
+            if module.svdquant_lora_a is not None and algorithm == "NVFP4":
+                algorithm = SVD
+            elif module.pre_quant_scale is not None and algorithm == "NVFP4":
                 algorithm = AWQ
         layers |= dict.fromkeys(names, algorithm)
         inputs |= dict.fromkeys(names, module.input_quant)

@@ -51,13 +51,16 @@ class _LinearSlice(Slice, NVFP4Linear):
             load_checkpoint.
         options: those of the class that say how to cut.
 
-        Raises TypeError for other modules, and ValueError for an nn.Linear with values.
+        Raises TypeError for other modules, and ValueError for an nn.Linear with values and for a
+        layer with low-rank factors.
         """
         if type(layer) not in (nn.Linear, NVFP4Linear):
             raise TypeError(f"layer: {type(layer).__name__}, expected NVFP4Linear or nn.Linear")
         assert isinstance(layer, (nn.Linear, NVFP4Linear))
         given: dict[str, Any] = {"dtype": layer.weight.dtype}
         if isinstance(layer, NVFP4Linear):
+            if layer.svdquant_lora_a is not None:
+                raise ValueError("layer: has low-rank factors, which are not cut")
             plain = (v.dtype for v in (layer.bias, layer.pre_quant_scale) if v is not None)
             given = {
                 "input_quant": layer.input_quant,

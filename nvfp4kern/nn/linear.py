@@ -26,6 +26,8 @@ class NVFP4Linear(Frozen):
         input_scale_inverse  float32 [], in its place with input_scale_inverse=True: its inverse,
                          which compressed-tensors stores and the input is multiplied by as it is
         pre_quant_scale  dtype [K], which multiplies the input first (AWQ), or None
+        svdquant_lora_a, svdquant_lora_b  dtype [R, K] and [N, R] with low_rank=R (SVDQuant): what
+                         the weight was reduced by, their product, which stays at 16 bits; or None
         bias             dtype [N], or None
     An element of W is code * weight_scale * weight_scale_2.
 
@@ -61,6 +63,7 @@ class NVFP4Linear(Frozen):
         input_scale_inverse: bool = False,
         pre_quant_scale: bool = False,
         row_scales: bool = False,
+        low_rank: int = 0,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -77,6 +80,8 @@ class NVFP4Linear(Frozen):
         self.input_scale_inverse: nn.Parameter | None = None
         self.alpha: Tensor | None = None
         self.pre_quant_scale: nn.Parameter | None = None
+        self.svdquant_lora_a: nn.Parameter | None = None
+        self.svdquant_lora_b: nn.Parameter | None = None
         self.bias: nn.Parameter | None = None
         if input_quant == "static":
             name = "input_scale_inverse" if input_scale_inverse else "input_scale"
@@ -88,6 +93,10 @@ class NVFP4Linear(Frozen):
         if pre_quant_scale:
             del self.pre_quant_scale
             self.pre_quant_scale = frozen(k, dtype=dtype, **where)
+        if low_rank:
+            del self.svdquant_lora_a, self.svdquant_lora_b
+            self.svdquant_lora_a = frozen(low_rank, k, dtype=dtype, **where)
+            self.svdquant_lora_b = frozen(n, low_rank, dtype=dtype, **where)
         if bias:
             del self.bias
             empty = torch.empty(n, dtype=dtype, **where)
@@ -137,7 +146,7 @@ class NVFP4Linear(Frozen):
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight [N, K]: code * weight_scale * weight_scale_2 in float32, rounded to dtype.
 
-        pre_quant_scale has no part in it: it multiplies the input.
+        pre_quant_scale has no part in it: it multiplies the input. Nor have low-rank factors.
         """
         stored = (self.weight, self.weight_scale)
         if self.weight_scale_2.numel() == 1:
@@ -148,8 +157,18 @@ class NVFP4Linear(Frozen):
     def forward(self, x: Tensor) -> Tensor:
         x = autocast(x)
         if wants_gradient(x) or self.bias is not None and wants_gradient(self.bias):
-            return _Gradient.apply(x, self.bias, self)
-        return self._forward(x)
+            y = _Gradient.apply(x, self.bias, self)
+        else:
+            y = self._forward(x)
+        if self.svdquant_lora_a is None or self.svdquant_lora_b is None:
+            return y
+        low, high = (each.to(x.dtype) for each in (self.svdquant_lora_a, self.svdquant_lora_b))
+        inner = nn.functional.linear(self._scaled(x), low)
+        return y + nn.functional.linear(inner, high).to(x.dtype)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        scale = self.pre_quant_scale
+        return x if scale is None else (x * scale).to(x.dtype)
 
     def _forward(self, x: Tensor) -> Tensor:
         a, sfa, alpha = self._operand(x)
@@ -159,8 +178,7 @@ class NVFP4Linear(Frozen):
 
     def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """The operand a of gemm that x becomes, its scale factors, and alpha."""
-        if self.pre_quant_scale is not None:
-            x = (x * self.pre_quant_scale).to(x.dtype)
+        x = self._scaled(x)
         if self.input_quant is None:
             return readable(x), None, self.weight_scale_2
         inverse = self.input_scale_inverse is not None
@@ -273,9 +291,10 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     The weight's values are those of the layers: where global scales differ, each row gets its own
     (row_scales). Of static input scales the layer takes the largest, of inverses the smallest.
 
-    Raises ValueError for no layers, where in_features, input_quant or pre_quant_scale differ, and
-    where only some of the layers have a bias or an input_scale_inverse. Raises TypeError for
-    others, such as a rank's slice of a layer. Copies the weights. Synchronises with the device.
+    Raises ValueError for no layers, for low-rank factors, where in_features, input_quant or
+    pre_quant_scale differ, and where only some of the layers have a bias or an input_scale_inverse.
+    Raises TypeError for others, such as a rank's slice of a layer. Copies the weights. Synchronises
+    with the device.
     """
     if not layers:
         raise ValueError("layers: empty, expected at least one NVFP4Linear")
@@ -283,6 +302,8 @@ def fuse(layers: Sequence[NVFP4Linear]) -> NVFP4Linear:
     for i, layer in enumerate(layers):
         if type(layer) is not NVFP4Linear:
             raise TypeError(f"layers[{i}]: {type(layer).__name__}, expected NVFP4Linear")
+        if layer.svdquant_lora_a is not None:
+            raise ValueError(f"layers[{i}].svdquant_lora_a: layers with one stay apart")
         for name in ("in_features", "input_quant"):
             got, expected = getattr(layer, name), getattr(first, name)
             if got != expected:
@@ -328,8 +349,8 @@ class NVFP4SwiGLU(Frozen):
         share the larger of their static input scales.
 
     The three layers run one after the other, and each result is rounded, where the input wants a
-    gradient and where gate and up of a checkpoint have a bias, a pre_quant_scale or different
-    input_quant, have hooks, or are adapters' layers.
+    gradient and where gate and up of a checkpoint have a bias, a pre_quant_scale, low-rank factors
+    or different input_quant, have hooks, or are adapters' layers.
     """
 
     FOLLOWING = EXACT = ("input_scale", "gate_alpha", "up_alpha")
@@ -364,8 +385,9 @@ class NVFP4SwiGLU(Frozen):
         gate, up = self.gate_proj, self.up_proj
         if not (isinstance(gate, NVFP4Linear) and isinstance(up, NVFP4Linear)):
             return True
-        more = (gate.bias, up.bias, gate.pre_quant_scale, up.pre_quant_scale)
-        differ = gate.input_quant != up.input_quant or any(each is not None for each in more)
+        more = ("bias", "pre_quant_scale", "svdquant_lora_a")
+        differ = gate.input_quant != up.input_quant
+        differ |= any(getattr(each, name) is not None for each in (gate, up) for name in more)
         differ |= (gate.input_scale_inverse is None) != (up.input_scale_inverse is None)
         return differ or has_hooks(gate) or has_hooks(up)
 

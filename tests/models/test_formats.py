@@ -198,7 +198,11 @@ WRONG = {  # part -> its tensor, and what the problem says after the name
     "bias": ("bias", torch.ones(63), "float32 [63], expected float32, float16, bfloat16 [64]"),
     "smoothing": ("pre_quant_scale", torch.ones(32), "float32 [32], expected float32, float16, b"),
     "unknown": ("weight_zero_point", torch.ones(3), "a tensor of a quantised layer that is not un"),
-    "lora": ("svdquant_lora_a", torch.ones(3), "belongs to NVFP4_SVD, which is not supported"),
+    "lora": (
+        "svdquant_lora_a",
+        torch.ones(3),
+        "float32 [3], expected float32, float16, bfl",
+    ),
 }
 
 
@@ -246,7 +250,7 @@ REFUSED = [
     ("modelopt-nvfp4", {}, "quant_method: None"),
     *(
         ("modelopt-nvfp4", {"quant_algo": name}, f"quant_algo: {name!r}, expected NVFP4, NVFP4_AWQ")
-        for name in ("FP8", "NVFP4_SVD", "W4A8_NVFP4_FP8", "MXFP4", None, [1])
+        for name in ("FP8", "NVFP4_X", "W4A8_NVFP4_FP8", "MXFP4", None, [1])
     ),
     ("modelopt-nvfp4", {"ignore": "lm_head"}, "ignore: 'lm_head', expected a list of strings"),
     ("modelopt-mixed", {"quantized_layers": None}, "quantized_layers: None, expected an object"),

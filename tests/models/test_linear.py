@@ -358,3 +358,31 @@ def test_the_default_dtype_changes_nothing():
         torch.set_default_dtype(torch.float32)
     assert torch.equal(got.weight, want.weight)
     assert {buffer.dtype for buffer in swiglu.buffers()} == {torch.float32}
+
+
+@pytest.mark.parametrize("input_quant", [None, "dynamic"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_low_rank_factors_are_added(input_quant, scaled):
+    """As ModelOpt's SVDQuant computes them: of the input that the product gets."""
+    options = {"input_quant": input_quant, "pre_quant_scale": scaled, "dtype": torch.bfloat16}
+    layer = filled(NVFP4Linear(64, 32, low_rank=3, **options), 3)
+    plain = filled(NVFP4Linear(64, 32, **options), 3)
+    plain.load_state_dict(layer.state_dict(), strict=False)
+    a, b = activations(3, 64, seed=4), activations(32, 3, seed=5)
+    layer.svdquant_lora_a.copy_(a)
+    layer.svdquant_lora_b.copy_(b)
+    x = activations(5, 64)
+    inner = x * layer.pre_quant_scale if scaled else x
+    want = plain(x) + inner @ a.T @ b.T
+    assert torch.equal(layer(x), want) and not torch.equal(want, plain(x))
+    x2, x3 = x.clone().requires_grad_(), x.clone().requires_grad_()
+    grad = activations(5, 32, seed=6)
+    layer(x2).backward(grad)
+    plain(x3).backward(grad)
+    more = (grad.double() @ b.double() @ a.double()) * (
+        layer.pre_quant_scale.double() if scaled else 1
+    )
+    near = x3.grad.double() + more
+    assert (x2.grad.double() - near).norm() < 2.0**-7 * near.norm()
+    with pytest.raises(ValueError, match=r"^layers\[0\].svdquant_lora_a: layers with one stay ap"):
+        fuse([layer, layer])

@@ -175,7 +175,7 @@ def quant_method(spot):
 
 @way("lint", "files")
 def quant_algo(spot):
-    value = spot.draw.choice(["FP8", "NVFP4_SVD", "W4A8_NVFP4_FP8", "MXFP4", "", None, ["NVFP4"]])
+    value = spot.draw.choice(["FP8", "NVFP4_X", "W4A8_NVFP4_FP8", "MXFP4", "", None, ["NVFP4"]])
     modelopt = dict(quant_method="modelopt", quant_algo=value)
     spot.config(lambda config: config.update(modelopt))
     return ["quant_algo"]

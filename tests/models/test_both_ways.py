@@ -1,15 +1,16 @@
-"""Stacks of experts in files: Llama-4's, which lie across, and those of Nemotron-H and gpt-oss,
-whose experts no layer computes."""
+"""from_pretrained and load_checkpoint make the same model of files: of Llama-4, whose stacks lie
+across, of MXFP4 and of SVDQuant. Experts that no layer computes are refused by name."""
 
 import json
 
 import pytest
 import torch
+from damage import changed
 from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-import nvfp4kern.transformers  # noqa: E402, F401
+import nvfp4kern.transformers as nt  # noqa: E402
 from nvfp4kern.checkpoint import (  # noqa: E402
     CheckpointError,
     load_checkpoint,
@@ -19,6 +20,7 @@ from nvfp4kern.checkpoint import (  # noqa: E402
 from nvfp4kern.nn import NVFP4Experts, quantize_  # noqa: E402
 from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("quiet")
 PROMPT = torch.arange(2, 8)[None]
 LLAMA4 = dict(
     vocab_size=128, hidden_size=64, intermediate_size=48, intermediate_size_mlp=96,
@@ -36,6 +38,15 @@ NEMOTRON_H = dict(
 )  # fmt: skip
 
 
+@pytest.fixture
+def quiet():
+    """No bars; and compressed-tensors' NVFP4 is ours meanwhile."""
+    transformers.utils.logging.disable_progress_bar()
+    nt.take_over()
+    yield
+    nt.hand_back()
+
+
 def built(name, sizes):
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(name, **sizes)
@@ -48,7 +59,9 @@ def logits(model):
         return model(input_ids=PROMPT).logits
 
 
-def by_both_ways(folder, config):
+def by_both_ways(folder):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.quantization_config = None
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     with meta_parameters():
         own = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -92,7 +105,7 @@ def test_llama_4_as_modelopt_writes_it(tmp_path, inputs):
     }
     text = json.dumps({**config.to_dict(), "quantization_config": quantization})
     (tmp_path / "config.json").write_text(text)
-    for again in by_both_ways(tmp_path, config):
+    for again in by_both_ways(tmp_path):
         experts = [m for m in again.modules() if isinstance(m, NVFP4Experts)]
         assert [e.input_quant for e in experts] == [inputs]
         if inputs is None:
@@ -109,7 +122,7 @@ def test_experts_without_a_gate_are_refused_by_name(tmp_path):
     assert any(name.endswith("mixer.up_proj") for name in report)
     save_checkpoint(model, tmp_path / "saved")
     want = logits(model)
-    for again in by_both_ways(tmp_path / "saved", config):
+    for again in by_both_ways(tmp_path / "saved"):
         assert torch.equal(logits(again), want)
 
     tensors = load_file(tmp_path / "saved" / "model.safetensors")
@@ -129,3 +142,54 @@ def test_experts_without_a_gate_are_refused_by_name(tmp_path):
     with pytest.raises(CheckpointError, match=f"^{refused}"):
         with pytest.warns(UserWarning):
             transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "files")
+
+
+def test_low_rank_factors(checkpoint, tmp_path):
+    """NVFP4_SVD of ModelOpt, and what save_checkpoint makes of it."""
+    base = checkpoint("llama", "modelopt-awq")
+    added = {}
+    for name, value in load_file(base / "model.safetensors").items():
+        layer, _, part = name.rpartition(".")
+        if part == "weight_scale":
+            draw = torch.Generator().manual_seed(len(added))
+            n, k = len(value), 16 * value.shape[1]
+            for key, shape in (("a", (4, k)), ("b", (n, 4))):
+                factor = torch.randn(shape, generator=draw).bfloat16()
+                added[f"{layer}.svdquant_lora_{key}"] = factor / 64
+
+    def say(config):
+        config["quantization_config"]["quant_algo"] = "NVFP4_SVD"
+
+    directory = changed(base, tmp_path / "m", config=say, **added)
+    theirs, own = by_both_ways(directory)
+    want = logits(theirs)
+    assert all(torch.equal(own.get_parameter(name), value) for name, value in added.items())
+    save_checkpoint(own, tmp_path / "again")
+    assert '"quant_algo": "NVFP4_SVD"' in (tmp_path / "again" / "config.json").read_text()
+    for model in (own, *by_both_ways(tmp_path / "again")):
+        assert torch.equal(logits(model), want)
+    assert not torch.equal(logits(by_both_ways(base)[0]), want)
+    some = dict.fromkeys(added)
+    with pytest.raises(CheckpointError, match="svdquant_lora_a: is missing, and no layer of NVFP4"):
+        by_both_ways(changed(directory, tmp_path / "lost", **some))
+
+
+def test_mxfp4_of_compressed_tensors(checkpoint, tmp_path):
+    base = checkpoint("llama", "ct-w4a16")
+    changes = {}
+    for name, value in load_file(base / "model.safetensors").items():
+        if name.endswith("weight_scale"):
+            near_one = torch.randint(116, 122, (len(value), value.shape[1] // 2))
+            changes[name] = near_one.to(torch.uint8)
+        elif name.endswith("weight_global_scale"):
+            changes[name] = None
+
+    def say(config):
+        config["quantization_config"]["format"] = "mxfp4-pack-quantized"
+        (group,) = config["quantization_config"]["config_groups"].values()
+        group.pop("format", None)
+        group["weights"] |= {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+
+    directory = changed(base, tmp_path / "m", config=say, **changes)
+    theirs, own = map(logits, by_both_ways(directory))
+    assert torch.equal(theirs, own) and bool(own.isfinite().all())
