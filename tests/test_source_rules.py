@@ -272,6 +272,7 @@ FOREIGN = {
     "distributed": {"torch"},
     "checkpoint": {"torch", "safetensors"},
     "quantizing": {"torch"},
+    "comparing": {"torch", "transformers", "tqdm", "matplotlib"},
     "transformers": {"torch", "transformers"},
     "peft": {"torch", "peft"},
 }
