@@ -8,12 +8,13 @@ from .files import Files
 from .modelopt import plan_modelopt, read_config
 from .mxfp4 import plan_mxfp4
 from .plan import InputQuant, Layer, Plan, Problem, Source, check_input_scales, check_layer
+from .quark import plan_quark
 from .torchao import is_torchao, plan_torchao
 from .untrusted import CheckpointError, in_short
 
 __all__ = ["Layer", "Plan", "Problem", "Source", "read_plan"]
 
-HANDLED = "modelopt, compressed-tensors, torchao, mxfp4"
+HANDLED = "modelopt, compressed-tensors, torchao, mxfp4, quark"
 
 
 def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") -> Plan:
@@ -23,7 +24,7 @@ def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") 
 
     What would make loading fail, and what looks odd, are the plan's problems. Raises
     CheckpointError for a format or an algorithm that is not NVFP4 of ModelOpt, compressed-tensors
-    or torchao, nor MXFP4, and names it.
+    or torchao, nor MXFP4 of compressed-tensors, Quark or OpenAI's names, and names it.
     """
     plan = _plan(files)
     read_record(plan, files.quantization)
@@ -48,6 +49,8 @@ def _plan(files: Files) -> Plan:
         return plan_modelopt(files, read_config(quantization))
     if method == "torchao":
         return plan_torchao(files)
+    if method == "quark":
+        return plan_quark(files, quantization)
     if method == "mxfp4":
         plan = plan_mxfp4(files)
         if not plan.layers and not plan.problems:

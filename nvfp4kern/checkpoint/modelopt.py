@@ -99,7 +99,7 @@ def plan_modelopt(files: Files, config: Config | None) -> Plan:
     matrices = []
     for name, parts in modules.items():
         if quantised(parts, files):
-            _add(plan, files, config, name, parts)
+            add_layer(plan, files, config, name, parts)
         elif take_plain(plan, name, parts, files):
             matrices.append(name)
     svd = [name for name in plan.layers if _algorithm(config, name) == "NVFP4_SVD"]
@@ -140,7 +140,7 @@ def _algorithm(config: Config | None, name: str) -> str | None:
     return next(known, None)
 
 
-def _add(plan: Plan, files: Files, config: Config | None, name: str, parts: Parts) -> None:
+def add_layer(plan: Plan, files: Files, config: Config | None, name: str, parts: Parts) -> None:
     """Adds a quantised module as a layer. What is wrong with it becomes a problem."""
     if "weight" not in parts:
         plan.wrong(f"{name}.weight", f"is missing beside {next(iter(parts))}")

@@ -1,6 +1,6 @@
 """The configuration that transformers makes of a checkpoint's, and whose it is."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from transformers.quantizers import auto
@@ -9,6 +9,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ..checkpoint.compressed import read_groups
 from ..checkpoint.files import CheckpointError
 from ..checkpoint.modelopt import read_config
+from ..checkpoint.quark import read_quark
 from ..nn import InputQuant, NVFP4Config
 from ..nn.recipes import Recipe
 from .quantizer import NVFP4KernQuantizer
@@ -16,8 +17,12 @@ from .quantizer import NVFP4KernQuantizer
 METHOD = "nvfp4kern"
 """Under this name transformers finds the quantiser."""
 CONFIGS: dict[str, Any] = auto.AUTO_QUANTIZATION_CONFIG_MAPPING
-METHODS = ("compressed-tensors", "modelopt")
-"""Whose checkpoints nvfp4kern.checkpoint reads."""
+METHODS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "compressed-tensors": read_groups,
+    "modelopt": read_config,
+    "quark": read_quark,
+}
+"""Whose checkpoints nvfp4kern.checkpoint reads, and what raises CheckpointError for others."""
 
 
 class NVFP4KernConfig(QuantizationConfigMixin):
@@ -60,10 +65,7 @@ def check(config: dict[str, Any]) -> None:
     method = config.get("quant_method")
     if method not in METHODS:
         raise CheckpointError(f"quant_method: {method!r}, expected {' or '.join(METHODS)}")
-    if method == "compressed-tensors":
-        read_groups(config)
-    else:
-        read_config(config)
+    METHODS[method](config)
 
 
 class _Choice:
@@ -83,8 +85,8 @@ class _Choice:
 def take_over(method: str = "compressed-tensors") -> None:
     """NVFP4 checkpoints that transformers would load itself run on nvfp4kern.nn from now on.
 
-    method: "compressed-tensors", or "modelopt" where transformers has come to know it. Its
-        checkpoints that are not NVFP4 stay transformers'.
+    method: "compressed-tensors"; "quark"; or "modelopt" where transformers has come to know it. Its
+        checkpoints that are neither NVFP4 nor MXFP4 stay transformers'.
 
     `hand_back` undoes it. Raises ValueError for other methods.
     """

@@ -29,6 +29,17 @@ LLAMA4 = dict(
     max_position_embeddings=64, pad_token_id=0,
 )  # fmt: skip
 
+QUARK = {
+    "quant_method": "quark",
+    "export": {"kv_cache_group": [], "pack_method": "reorder"},
+    "global_quant_config": {
+        "weight": {
+            "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0",
+            "is_dynamic": False,
+        },
+    },
+    "exclude": ["lm_head"],
+}  # fmt: skip
 NEMOTRON_H = dict(
     vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=64,
@@ -42,9 +53,11 @@ NEMOTRON_H = dict(
 def quiet():
     """No bars; and compressed-tensors' NVFP4 is ours meanwhile."""
     transformers.utils.logging.disable_progress_bar()
-    nt.take_over()
+    for method in ("compressed-tensors", "quark"):
+        nt.take_over(method)
     yield
-    nt.hand_back()
+    for method in ("compressed-tensors", "quark"):
+        nt.hand_back(method)
 
 
 def built(name, sizes):
@@ -174,7 +187,8 @@ def test_low_rank_factors(checkpoint, tmp_path):
         by_both_ways(changed(directory, tmp_path / "lost", **some))
 
 
-def test_mxfp4_of_compressed_tensors(checkpoint, tmp_path):
+@pytest.mark.parametrize("producer", ["compressed-tensors", "quark"])
+def test_mxfp4(checkpoint, tmp_path, producer):
     base = checkpoint("llama", "ct-w4a16")
     changes = {}
     for name, value in load_file(base / "model.safetensors").items():
@@ -183,8 +197,13 @@ def test_mxfp4_of_compressed_tensors(checkpoint, tmp_path):
             changes[name] = near_one.to(torch.uint8)
         elif name.endswith("weight_global_scale"):
             changes[name] = None
+        elif name.endswith("weight_packed") and producer == "quark":
+            changes |= {name: None, name.removesuffix("_packed"): value}
 
     def say(config):
+        if producer == "quark":
+            config["quantization_config"] = QUARK
+            return
         config["quantization_config"]["format"] = "mxfp4-pack-quantized"
         (group,) = config["quantization_config"]["config_groups"].values()
         group.pop("format", None)

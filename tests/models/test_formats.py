@@ -243,9 +243,26 @@ def group(**weights):
     return change
 
 
+def quark(layers=None, **weight):
+    weight = {
+        "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0",
+        "is_dynamic": False, **weight,
+    }  # fmt: skip
+    whole = {"weight": weight, "input_tensors": None}
+    return {"quant_method": "quark", "global_quant_config": whole, "layer_quant_config": layers}
+
+
 REFUSED = [
     ("modelopt-nvfp4", {"quant_method": "gptq"}, "quant_method: 'gptq'"),
-    ("modelopt-nvfp4", {"quant_method": "quark"}, "quant_method: 'quark'"),
+    ("modelopt-nvfp4", {"quant_method": "fp8"}, "quant_method: 'fp8', expected modelopt, compr"),
+    ("modelopt-nvfp4", {"quant_method": "quark"}, "global_quant_config and those of layers: None"),
+    ("modelopt-nvfp4", quark(group_size=16), "global_quant_config: weight: {'dtype': 'fp4'"),
+    ("modelopt-nvfp4", quark(dtype="fp6_e3m2"), "global_quant_config: weight: {'dtype': 'fp6_e3m"),
+    (
+        "modelopt-nvfp4",
+        quark({"*v_proj": {"weight": {"dtype": "int4"}}}),
+        "layer_quant_config: '*v",
+    ),
     ("modelopt-nvfp4", {"quant_method": ["modelopt"]}, "quant_method: ['modelopt']"),
     ("modelopt-nvfp4", {}, "quant_method: None"),
     *(
@@ -260,7 +277,7 @@ REFUSED = [
         f"quantized_layers: '{Q}': quant_algo: 'W4A16_AWQ', expected NVFP4",
     ),
     ("ct-w4a4", {"format": "pack-quantized"}, "format: 'pack-quantized', expected nvfp4-pack-qua"),
-    ("ct-w4a4", {"format": "mxfp8-pack-quantized"}, "format: 'mxfp8-pack-quantized'"),
+    ("ct-w4a4", {"format": "mxfp8-quantized"}, "format: 'mxfp8-quantized'"),
     ("ct-w4a4", {"format": "mxfp4-pack-quantized"}, "config_groups: 'group_0': format: 'nv"),
     ("ct-w4a4", {"quantization_status": "frozen"}, "quantization_status: 'frozen'"),
     ("ct-w4a4", {"transform_config": {"config_groups": {"u": {}}}}, "transform_config: is not su"),

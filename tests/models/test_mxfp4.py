@@ -137,6 +137,16 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(8, **options)
 
 
+MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+BY_QUARK = {
+    "quant_method": "quark",
+    "global_quant_config": {"weight": MX | {"is_dynamic": False}, "input_tensors": None},
+    "layer_quant_config": {"*k_proj": {"weight": None, "output_tensors": {"dtype": "fp8_e4m3"}}},
+    "exclude": ["lm_head"],
+}
+CONFIGS = {"openai": {"quant_method": "mxfp4"}, "quark": BY_QUARK}
+
+
 def file_of(folder, form, *, change=lambda tensors: None, config=BY_COMPRESSED):
     """A checkpoint of the Model, and its weights in float32."""
     layers = {"q_proj": (48, 64), "up_proj": (32, 96)}
@@ -148,6 +158,8 @@ def file_of(folder, form, *, change=lambda tensors: None, config=BY_COMPRESSED):
         weights[name] = values(codes, scales)
         if form == "compressed":
             tensors |= {f"{name}.weight_packed": codes, f"{name}.weight_scale": scales}
+        elif form == "quark":
+            tensors |= {f"{name}.weight": codes, f"{name}.weight_scale": scales}
         else:
             blocks = codes.unflatten(-1, (-1, 16)).contiguous()
             tensors |= {f"{name}.weight_blocks": blocks, f"{name}.weight_scales": scales}
@@ -156,8 +168,7 @@ def file_of(folder, form, *, change=lambda tensors: None, config=BY_COMPRESSED):
     change(tensors)
     folder.mkdir()
     save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors")
-    quantization = config if form == "compressed" else {"quant_method": "mxfp4"}
-    text = json.dumps({"quantization_config": quantization})
+    text = json.dumps({"quantization_config": CONFIGS.get(form, config)})
     (folder / "config.json").write_text(text)
     return weights
 
@@ -167,7 +178,7 @@ def model():
     return Model()
 
 
-@pytest.mark.parametrize("form", ["compressed", "openai"])
+@pytest.mark.parametrize("form", ["compressed", "openai", "quark"])
 def test_linear_layers_are_loaded_exactly(tmp_path, model, form):
     weights = file_of(tmp_path / "m", form)
     assert not inspect(tmp_path / "m").errors
@@ -191,7 +202,9 @@ def test_their_activations_stay_at_16_bits_or_become_nvfp4(tmp_path, model):
     assert model.q_proj.input_quant is None
 
 
-@pytest.mark.parametrize("form, part", [("compressed", "scale"), ("openai", "scales")])
+@pytest.mark.parametrize(
+    "form, part", [("compressed", "scale"), ("openai", "scales"), ("quark", "scale")]
+)
 @pytest.mark.parametrize("change, message", [
     (lambda t: t[3, :].copy_(torch.tensor([100, 118])), "row 3 has exponents that differ by more"),
     (lambda t: t[5, 1].fill_(255), "row 5 has a scale that is NaN"),
@@ -203,6 +216,28 @@ def test_a_row_that_nvfp4_cannot_say_is_an_error(tmp_path, model, form, part, ch
     with pytest.raises(CheckpointError, match=f"^{name}: {message}"):
         load_checkpoint(model, tmp_path / "m", device="cpu")
     assert before == {n: (type(m), id(m)) for n, m in model.named_modules()}
+
+
+def test_quarks_outputs_are_ignored_and_its_fp8_layers_dequantised(tmp_path, model):
+    def change(tensors):
+        tensors["q_proj.weight"] = torch.randn(48, 64).to(torch.float8_e4m3fn)
+        tensors["q_proj.weight_scale"] = torch.tensor(0.5)
+        tensors["q_proj.output_scale"] = torch.tensor(2.0)
+        fp8.append(tensors["q_proj.weight"])
+
+    fp8 = []
+    weights = file_of(tmp_path / "m", "quark", change=change)
+    assert not inspect(tmp_path / "m").errors
+    load_checkpoint(model, tmp_path / "m", device="cpu")
+    assert torch.equal(model.q_proj.weight, (fp8[0].float() / 2).to(torch.bfloat16))
+    assert same_bits(model.up_proj.dequantize(), weights["up_proj"])
+
+    def other(tensors):
+        tensors["q_proj.weight_scale"] = torch.ones(48, 4).to(torch.float8_e4m3fn)
+
+    file_of(tmp_path / "n", "quark", change=other)
+    (error, *_) = inspect(tmp_path / "n").errors
+    assert error == "q_proj.weight_scale: float8_e4m3fn, expected uint8"
 
 
 @pytest.mark.parametrize("part, columns, said", [
