@@ -12,7 +12,6 @@ from ..distributed import ColumnParallel
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.linear import is_linear as computes_linear
 from ..nn.linear import sizes_of
-from ..nn.stacks import is_interleaved
 from .plan import Layer
 from .untrusted import CheckpointError
 
@@ -120,10 +119,6 @@ def _destinations(
 def check_stack(modules: Mapping[str, nn.Module], layer: Layer, reached: list[Destination]) -> None:
     """Raises CheckpointError where the model has another stack of experts than the files."""
     weight = layer.sources["weight"].name
-    for to in reached:
-        if layer.interleaved and not is_interleaved(modules[to.module]):
-            what = f"its rows are gate, up, gate, up; those of the model's {to.module} are not"
-            raise CheckpointError(f"{weight}: {what}")
     for spelling in () if reached else spellings(layer.name):
         expert = EXPERT.fullmatch(spelling)
         old = modules.get(expert[1] if expert else spelling.rpartition(".")[0])

@@ -132,8 +132,9 @@ class Files:
         """The stored tensors that are read for a listed one."""
         return self.made[name].of if name in self.made else (name,)
 
-    def dtype_stored(self, name: str) -> str:
-        return self._stored[name].dtype
+    def layout(self, name: str) -> Stored:
+        """How a tensor is stored, but for dimensions that are flattened."""
+        return self._stored[name]
 
     def make(self, name: str, dtype: str, shape: tuple[int, ...], made: Made) -> None:
         """From now on `name` is listed so, and read as `made` says."""
@@ -152,6 +153,22 @@ class Files:
             return stored(name, (*first, columns, rows)).transpose(-1, -2)
 
         self.make(name, info.dtype, (*outer, b, a), Made((name,), make))
+
+    def part_by_turns(self, name: str) -> None:
+        """From now on rows 2i and 2i + 1 of a stack's matrices are rows i of two halves."""
+        info, before = self.tensors[name], self.made.get(name)
+
+        def make(stored: Callable[[str, Index], torch.Tensor], index: Index) -> torch.Tensor:
+            first = index[:1]
+            whole = before.make(stored, first) if before else stored(name, first)
+            if whole.dtype.itemsize == 1:
+                whole = whole.view(torch.uint8)
+            dim = whole.dim() - len(info.shape) + 1
+            halves = torch.cat(whole.unflatten(dim, (-1, 2)).unbind(dim + 1), dim)
+            found = halves[(slice(None),) * dim + index[1:]]
+            return found.view(getattr(torch, info.dtype))
+
+        self.make(name, info.dtype, info.shape, Made(before.of if before else (name,), make))
 
     def flatten(self, name: str) -> None:
         """From now on a tensor's last two dimensions are one."""

@@ -154,8 +154,8 @@ def add_layer(plan: Plan, files: Files, config: Config | None, name: str, parts:
         plan.wrong(parts["weight"], f"{dtype}, expected {expected}")
         return
     sources = {part: Source(parts.pop(part)) for part in PARTS if part in parts}
-    if "weight_scale" in sources:
-        _turn(files, sources["weight"].name, sources["weight_scale"].name)
+    if name == sources["weight"].name and "weight_scale" in sources:
+        _turn(plan, files, name, sources)
     for other in parts.values():
         plan.wrong(other, "a tensor of a quantised layer that is not understood")
     algorithm = _algorithm(config, name)
@@ -170,12 +170,20 @@ def add_layer(plan: Plan, files: Files, config: Config | None, name: str, parts:
     plan.layers[name] = layer
 
 
-def _turn(files: Files, weight: str, scale: str) -> None:
-    """Lists experts that are stacked as [E, K, N] as [E, N, K]: Llama-4's and gpt-oss's are."""
-    shape = files.tensors[weight].shape
+def _turn(plan: Plan, files: Files, name: str, sources: dict[str, Source]) -> None:
+    """Lists a stack [E, K, N] as [E, N, K]. ModelOpt leaves two models' so: Llama-4's, and those of
+    gpt-oss, which have biases, and rows that are gate, up, gate, up."""
+    scale = sources["weight_scale"].name
+    shape = files.tensors[name].shape
+    gate_up = name.endswith(".gate_up_proj")
     if len(shape) == 3 and files.tensors[scale].shape == (shape[0], shape[1] // 8, shape[2]):
-        files.transpose(weight)
+        files.transpose(name)
         files.transpose(scale)
+        for part in {"weight", "weight_scale", "bias"} & sources.keys():
+            if gate_up and "bias" in sources:
+                files.part_by_turns(sources[part].name)
+    elif gate_up and files.config.get("model_type") == "gpt_oss" and name not in files.made:
+        plan.wrong(name, "a stack [E, N, K] of gpt-oss, whose rows may have either order")
 
 
 def _compare_mixed(plan: Plan, config: Config) -> None:

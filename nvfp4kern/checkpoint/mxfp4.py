@@ -106,7 +106,8 @@ def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
 
 def plan_mxfp4(files: Files) -> Plan:
     """Files with OpenAI's names. A linear layer has weight_blocks [N, K/32, 16] and weight_scales
-    [N, K/32]; a stack of gpt-oss's experts gate_up_proj_blocks [E, 2 I, H/32, 16] and so on."""
+    [N, K/32]; a stack of gpt-oss's experts gate_up_proj_blocks [E, 2 I, H/32, 16] and so on, where
+    rows are gate, up, gate, up."""
     plan = Plan("MXFP4", "unknown")
     for blocks in files.tensors:
         name, scales = blocks.removesuffix("_blocks"), f"{blocks.removesuffix('_blocks')}_scales"
@@ -122,10 +123,12 @@ def plan_mxfp4(files: Files) -> Plan:
         sources = {"weight": Source(blocks), "weight_scale": Source(scales)}
         if bias in files.tensors:
             sources["bias"] = Source(bias)
-        interleaved = part == "gate_up_proj"
-        plan.layers[name] = Layer(name, "nvfp4", None, sources, interleaved=interleaved)
+        plan.layers[name] = Layer(name, "nvfp4", None, sources)
     used = {source.name for layer in plan.layers.values() for source in layer.sources.values()}
     plan.plain = [name for name in files.tensors if name not in used]
-    for layer in plan.layers.values():
+    for name, layer in plan.layers.items():
         take_mxfp4(plan, files, layer)
+        if name.endswith(f".{STACKS[0]}") and not any(each.fatal for each in plan.problems):
+            for source in layer.sources.values():
+                files.part_by_turns(source.name)
     return plan

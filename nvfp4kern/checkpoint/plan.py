@@ -55,8 +55,6 @@ class Layer:
     sources: dict[str, Source]
     constants: dict[str, float] = field(default_factory=dict)
     """Values of parameters that the format leaves out."""
-    interleaved: bool = False
-    """Whether a stack's rows are gate, up, gate, up, whatever the model has."""
 
     @property
     def has_inverse(self) -> bool:

@@ -242,6 +242,9 @@ def _experts(path: str, experts: NVFP4Experts, roles: tuple[str, str, str]) -> I
             yield f"{path}.{e}.{role}.weight", whole[index].detach()
             scales = getattr(experts, f"{stack}_weight_scale")[e]
             yield f"{path}.{e}.{role}.weight_scale", scales[index].detach()
+            bias = getattr(experts, f"{stack}_bias", None)
+            if bias is not None:
+                yield f"{path}.{e}.{role}.bias", bias[e, index].detach()
             for key in ("weight_scale_2", "input_scale", "input_scale_inverse"):
                 value = getattr(experts, f"{stack}_{key}")
                 if value is not None:

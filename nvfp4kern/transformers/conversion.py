@@ -108,10 +108,11 @@ class _Given(Files):
     def read(self, name: str, index: Index = (), buffer: bytearray = NONE) -> Tensor:
         if name in self.made:
             return self.made[name].make(self.stored, index)
-        return self.stored(name).reshape(self.tensors[name].shape)[index]
+        return self.stored(name, index)
 
     def stored(self, name: str, index: Index = ()) -> Tensor:
-        return self._given[name][index].to(getattr(torch, self._files.dtype_stored(name)))
+        was = self._files.layout(name)
+        return self._given[name].reshape(was.shape)[index].to(getattr(torch, was.dtype))
 
 
 class _Make(ConversionOps):

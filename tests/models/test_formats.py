@@ -233,6 +233,33 @@ def test_stacked_experts_that_are_transposed_are_read_as_others(checkpoint, tmp_
                 files.read(name, index), tensors[name][index])))  # fmt: skip
 
 
+def test_stacks_of_gpt_oss_have_gates_and_ups_by_turns(checkpoint, tmp_path):
+    """ModelOpt leaves them as transformers has them."""
+    base = checkpoint("qwen3_moe", "modelopt-nvfp4", stacked="E")
+    tensors = load_file(base / "model.safetensors")
+    name, scale, bias = (f"{EXPERTS}.gate_up_proj{part}" for part in ("", "_weight_scale", "_bias"))
+    tensors = {key: tensors[key].view(torch.uint8) for key in (name, scale)}
+    tensors[bias] = torch.arange(4 * 96, dtype=torch.uint8).view(4, 96).float()
+    across = {key: tensors[key].transpose(1, 2).contiguous() for key in (name, scale)}
+    across[scale] = across[scale].view(torch.float8_e4m3fn)
+    with Files(changed(base, tmp_path / "m", **across, **{bias: tensors[bias]})) as files:
+        for _ in range(2):
+            assert sentences(read_plan(files)) == []
+        for key, rows in tensors.items():
+            halves = torch.cat([rows[:, ::2], rows[:, 1::2]], 1)
+            for index in ((), (1,), (2, slice(8, 32))):
+                got = files.read(key, index)
+                got = got.view(torch.uint8) if key == scale else got
+                assert torch.equal(got, halves[index])
+
+    def say(config):
+        config["model_type"] = "gpt_oss"
+
+    with Files(changed(base, tmp_path / "n", config=say)) as files:
+        (fatal, *_) = sentences(read_plan(files), fatal=True)
+        assert fatal.startswith(f"{name}: a stack [E, N, K] of gpt-oss, whose rows may have either")
+
+
 # --- What is refused by name ---
 
 

@@ -275,22 +275,23 @@ def stack_file(folder, prefix="experts", seed=3, change=lambda tensors: None):
     return drawn_ones
 
 
-@pytest.mark.parametrize("index", [(0,), (1, slice(8, 40))])
+@pytest.mark.parametrize("index", [(), (0,), (1, slice(8, 40)), (slice(1, 2), slice(0, 32))])
 def test_stacks_are_read_expert_by_expert_with_transformers_bits(tmp_path, index):
     want = stack_file(tmp_path / "m")
     with Files(tmp_path / "m") as files:
         plan = read_plan(files)
         assert plan.problems == [] and plan.plain == []
-        assert {n: each.interleaved for n, each in plan.layers.items()} == {
-            "experts.gate_up_proj": True, "experts.down_proj": False}  # fmt: skip
         for name, layer in plan.layers.items():
             parts = [
                 files.read(layer.sources[part].name, index)
                 for part in ("weight", "weight_scale", "weight_scale_2")
             ]
             weights = values(*want[name.removeprefix("experts.")])
+            bias = files.stored(f"{name}_bias")
+            if name.endswith("gate_up_proj"):  # gates and ups take turns
+                weights, bias = (torch.cat([t[:, ::2], t[:, 1::2]], 1) for t in (weights, bias))
             assert same_bits(by_nvfp4(NVFP4(*parts)), weights[index])
-            assert layer.sources["bias"].name == f"{name}_bias"
+            assert torch.equal(files.read(layer.sources["bias"].name, index), bias[index])
 
 
 def test_a_row_of_a_stack_that_nvfp4_cannot_say_is_named(tmp_path):
@@ -307,12 +308,22 @@ def test_a_row_of_a_stack_that_nvfp4_cannot_say_is_named(tmp_path):
                 files.read(name, index)
 
 
-def test_rows_that_take_turns_are_not_those_of_halves(tmp_path):
-    stack_file(tmp_path / "m")
+def test_gates_and_ups_that_take_turns_become_halves(tmp_path):
+    def change(tensors):
+        for name in ("gate_up_proj", "down_proj"):
+            del tensors[f"experts.{name}_bias"]
+
+    want = stack_file(tmp_path / "m", change=change)
     model = nn.Module()
     model.experts = NVFP4Experts(64, 32, 2, device="meta")
-    with pytest.raises(CheckpointError, match="^experts.gate_up_proj_blocks: its rows are gate, u"):
-        load_checkpoint(model, tmp_path / "m", device="cpu")
+    load_checkpoint(model, tmp_path / "m", device="cpu")
+    rows = values(*want["gate_up_proj"])
+    halves = torch.cat([rows[:, ::2], rows[:, 1::2]], 1)
+    assert same_bits(model.experts.dequantize("gate_up_proj"), halves)
+    assert same_bits(model.experts.dequantize("down_proj"), values(*want["down_proj"]))
+    stack_file(tmp_path / "n")
+    with pytest.raises(CheckpointError, match="^experts.down_proj_bias, .*: not in the model"):
+        load_checkpoint(model, tmp_path / "n", device="cpu")
 
 
 def test_experts_have_a_global_scale_for_each_row(tmp_path):
