@@ -83,15 +83,16 @@ def _group(where: str, group: object, whole: str) -> tuple[InputQuant, list[str]
             expected = f"{allowed[0]} ({form[:5].upper()})"
             raise CheckpointError(f"{where}: {came}, expected {expected}")
     targets = strings(group.get("targets"), f"{where}: targets")
-    return _activations(where, group.get("input_activations")), targets
+    return _activations(where, group.get("input_activations"), weights["group_size"]), targets
 
 
-def _activations(where: str, given: object) -> InputQuant:
+def _activations(where: str, given: object, size: object) -> InputQuant:
     if given is None:
         return None
     bits = given.get("num_bits") if isinstance(given, dict) else None
-    if not isinstance(given, dict) or (bits, given.get("type")) != (4, "float"):
-        expected = "expected NVFP4's or null"
+    other = isinstance(given, dict) and given.get("group_size") not in (None, size)
+    if not isinstance(given, dict) or (bits, given.get("type")) != (4, "float") or other:
+        expected = "expected those of the weights or null"
         raise CheckpointError(f"{where}: input_activations: {in_short(given)}, {expected}")
     return "dynamic" if given.get("dynamic") is True else "static"
 

@@ -117,9 +117,14 @@ def _destinations(
 
 
 def check_stack(modules: Mapping[str, nn.Module], layer: Layer, reached: list[Destination]) -> None:
-    """Raises CheckpointError where the model has another stack of experts than the files."""
+    """Raises CheckpointError where the model has something else than the files, by its class."""
     weight = layer.sources["weight"].name
     for spelling in () if reached else spellings(layer.name):
+        if spelling in modules:
+            kind = type(modules[spelling]).__name__
+            raise CheckpointError(
+                f"{weight}: is quantised; {kind} is no linear layer of nvfp4kern's"
+            )
         expert = EXPERT.fullmatch(spelling)
         old = modules.get(expert[1] if expert else spelling.rpartition(".")[0])
         if old is not None and any(value.dim() == 3 for value in old.parameters(recurse=False)):

@@ -41,7 +41,8 @@ def load_checkpoint(
     model: has the names of the checkpoint. It may be on the meta device, see `meta_parameters`.
         Its floating-point parameters keep their dtypes: the files' values are converted.
     path: a directory with config.json and *.safetensors, or one such file, by ModelOpt,
-        compressed-tensors or torchao. It is not trusted. Layers in FP8 are dequantised.
+        compressed-tensors, torchao or AMD Quark, or with MXFP4 by OpenAI's names. It is not
+        trusted. Layers in FP8 are dequantised.
     device: where everything goes: "cpu", "cuda", "cuda:<index>", or such a torch.device. Tensors
         are copied one by one.
     input_quant: "auto" does what the files say. None leaves inputs at 16 bits (W4A16). "dynamic"

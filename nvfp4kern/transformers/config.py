@@ -21,6 +21,7 @@ METHODS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "compressed-tensors": read_groups,
     "modelopt": read_config,
     "quark": read_quark,
+    "mxfp4": lambda _: None,
 }
 """Whose checkpoints nvfp4kern.checkpoint reads, and what raises CheckpointError for others."""
 
@@ -85,8 +86,9 @@ class _Choice:
 def take_over(method: str = "compressed-tensors") -> None:
     """NVFP4 checkpoints that transformers would load itself run on nvfp4kern.nn from now on.
 
-    method: "compressed-tensors"; "quark"; or "modelopt" where transformers has come to know it. Its
-        checkpoints that are neither NVFP4 nor MXFP4 stay transformers'.
+    method: "compressed-tensors"; "quark"; "mxfp4", as gpt-oss has it; or "modelopt" where
+        transformers has come to know it. Its checkpoints that are neither NVFP4 nor MXFP4 stay
+        transformers'.
 
     `hand_back` undoes it. Raises ValueError for other methods.
     """

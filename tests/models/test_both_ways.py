@@ -17,10 +17,11 @@ from nvfp4kern.checkpoint import (  # noqa: E402
     meta_parameters,
     save_checkpoint,
 )
-from nvfp4kern.nn import NVFP4Experts, quantize_  # noqa: E402
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet")
+OTHERS = ("compressed-tensors", "quark", "mxfp4")
 PROMPT = torch.arange(2, 8)[None]
 LLAMA4 = dict(
     vocab_size=128, hidden_size=64, intermediate_size=48, intermediate_size_mlp=96,
@@ -53,10 +54,10 @@ NEMOTRON_H = dict(
 def quiet():
     """No bars; and compressed-tensors' NVFP4 is ours meanwhile."""
     transformers.utils.logging.disable_progress_bar()
-    for method in ("compressed-tensors", "quark"):
+    for method in OTHERS:
         nt.take_over(method)
     yield
-    for method in ("compressed-tensors", "quark"):
+    for method in OTHERS:
         nt.hand_back(method)
 
 
@@ -187,28 +188,30 @@ def test_low_rank_factors(checkpoint, tmp_path):
         by_both_ways(changed(directory, tmp_path / "lost", **some))
 
 
-@pytest.mark.parametrize("producer", ["compressed-tensors", "quark"])
+@pytest.mark.parametrize("producer", OTHERS)
 def test_mxfp4(checkpoint, tmp_path, producer):
     base = checkpoint("llama", "ct-w4a16")
-    changes = {}
+    tensors = {}
     for name, value in load_file(base / "model.safetensors").items():
         if name.endswith("weight_scale"):
-            near_one = torch.randint(116, 122, (len(value), value.shape[1] // 2))
-            changes[name] = near_one.to(torch.uint8)
-        elif name.endswith("weight_global_scale"):
-            changes[name] = None
-        elif name.endswith("weight_packed") and producer == "quark":
-            changes |= {name: None, name.removesuffix("_packed"): value}
-
-    def say(config):
-        if producer == "quark":
-            config["quantization_config"] = QUARK
-            return
-        config["quantization_config"]["format"] = "mxfp4-pack-quantized"
-        (group,) = config["quantization_config"]["config_groups"].values()
+            value = torch.randint(116, 122, (len(value), value.shape[1] // 2), dtype=torch.uint8)
+            name += "s" * (producer == "mxfp4")
+        elif name.endswith("weight_packed") and producer != "compressed-tensors":
+            name = name.removesuffix("_packed") + "_blocks" * (producer == "mxfp4")
+            value = value.unflatten(1, (-1, 16)) if producer == "mxfp4" else value
+        if not name.endswith("weight_global_scale"):
+            tensors[name] = value.contiguous()
+    config = json.loads((base / "config.json").read_text())
+    said = config["quantization_config"]
+    if producer == "compressed-tensors":
+        said["format"] = "mxfp4-pack-quantized"
+        (group,) = said["config_groups"].values()
         group.pop("format", None)
         group["weights"] |= {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
-
-    directory = changed(base, tmp_path / "m", config=say, **changes)
-    theirs, own = map(logits, by_both_ways(directory))
-    assert torch.equal(theirs, own) and bool(own.isfinite().all())
+    else:
+        said = QUARK if producer == "quark" else {"quant_method": "mxfp4"}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
+    theirs, own = by_both_ways(tmp_path)
+    assert isinstance(theirs.model.layers[0].mlp.up_proj, NVFP4Linear)
+    assert torch.equal(logits(theirs), logits(own)) and bool(logits(own).isfinite().all())

@@ -270,6 +270,10 @@ def group(**weights):
     return change
 
 
+def inputs_of_32(quantization):
+    quantization["config_groups"]["group_0"]["input_activations"]["group_size"] = 32
+
+
 def quark(layers=None, **weight):
     weight = {
         "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0",
@@ -315,6 +319,7 @@ REFUSED = [
     ("ct-w4a4", group(num_bits=8), "config_groups: 'group_0': weights.num_bits: 8, expected 4"),
     ("ct-w4a4", group(group_size=32), "config_groups: 'group_0': weights.group_size: 32"),
     ("ct-w4a4", group(type="int"), "config_groups: 'group_0': weights.type: 'int'"),
+    ("ct-w4a4", inputs_of_32, "config_groups: 'group_0': input_activations: {"),
     ("ct-w4a4", group(symmetric=False), "config_groups: 'group_0': weights.symmetric: False"),
 ]
 

@@ -256,6 +256,13 @@ def test_wrong_shapes_are_problems(tmp_path, model, part, columns, said):
         load_checkpoint(model, tmp_path / "m", device="cpu")
 
 
+def test_codes_for_what_is_no_linear_layer_are_refused(tmp_path, model):
+    file_of(tmp_path / "m", "compressed")
+    model.up_proj = nn.Embedding(32, 96, device="meta")
+    with pytest.raises(CheckpointError, match="^up_proj.*: is quantised; Embedding is no l"):
+        load_checkpoint(model, tmp_path / "m", device="cpu")
+
+
 # --- Stacks by OpenAI's names ---
 
 
