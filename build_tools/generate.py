@@ -94,8 +94,10 @@ def c_default(p):
         return ".value = 1"
     if kind == "PY_OUT_DTYPE":
         return f" = {NK_DTYPES[p.default]}"
+    if kind == "PY_FLOAT_OR_NONE":
+        return " = INFINITY"
     if kind in ("PY_INT", "PY_FLOAT") and not required(p) and p.default:
-        return f" = {p.default:g}"
+        return f" = {p.default!r}" + "f" * (kind == "PY_FLOAT")
     return ""
 
 
@@ -131,6 +133,8 @@ C_SOURCE = """\
 
 #include "python/py_output.h"
 #include "python/py_read.h"
+
+#include <math.h>
 
 #define P(name, kind, member, words) {#name, PY_##kind, offsetof(ARGS, member), words}
 #define OWN(name) {#name, PY_OWN, 0, NULL}
@@ -312,7 +316,7 @@ def torch_module():
             schema = schema_of(op, registered)
             kernels += ["", kernel(op, registered, schema)]
             text = ", ".join(t + f"={default}" * bool(default) for t, default in schema)
-            lines = textwrap.wrap(text, 92, break_long_words=False, break_on_hyphens=False)
+            lines = textwrap.wrap(text, 88, break_long_words=False, break_on_hyphens=False)
             quoted = "'''" + "\n        ".join(lines) + "'''"
             outputs = f"{registered.outputs}".replace("'", '"')
             dtype = f'"{registered.dtype}"' if registered.dtype else None

@@ -45,6 +45,7 @@ scalar_or_none = Kind("PY_SCALAR_OR_NONE", "Scalar | None", **SCALAR)
 count = Kind("PY_INT", "int", "int {0}")
 size = Kind("PY_INT", "int", "SymInt {0}")
 number = Kind("PY_FLOAT", "float", "float {0}")
+bound = Kind("PY_FLOAT_OR_NONE", "float | None", "float? {0}")  # None is infinite
 flag = Kind("PY_BOOL", "bool", "bool {0}")
 activation = Kind("PY_WORD", "Activation", "str {0}", words="activation")
 score = Kind("PY_WORD", "Score", "str {0}", words="score")

@@ -12,6 +12,7 @@ from operator_kinds import (
     Kind,
     Registered,
     activation,
+    bound,
     codes_dtype,
     count,
     first_operand,
@@ -51,6 +52,12 @@ batch; '..' are any dimensions or none. K is a multiple of 16.""",
 out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
     allocates a new one.
 out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.""",
+    "{activation}": """\
+activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
+    it is gate * sigmoid(activation_scale * gate) * (up + 1).
+limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
+    it before anything else.
+activation_scale: a number above 0, with 'swiglu_oai'.""",
     "{errors}": """\
 Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
 (not on this machine). A message about an argument begins with its name. Nothing is written then.""",
@@ -185,10 +192,18 @@ def gemm(
     """
 
 
-@operator()
+ACTIVATION = {
+    "activation": "activation.kind",
+    "limit": "activation.limit",
+    "activation_scale": "activation.scale",
+}
+
+
+@operator(members=ACTIVATION)
 def dual_gemm(
     a: tensor, b1: tensor, b2: tensor, sfa: optional, sfb1: scales, sfb2: scales, *,
     alpha1: scalar = 1.0, alpha2: scalar = 1.0, activation: activation = "silu",
+    limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
     """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
@@ -196,7 +211,7 @@ def dual_gemm(
     a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
-    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    {activation}
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
     {out}
         None is the dtype of a 16-bit a, else float16.
@@ -260,12 +275,15 @@ def grouped_gemm(
     """
 
 
-GATED = "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token"
+GATED = (
+    "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token limit activation_scale"
+)
 
 
 @operator(
     run="py_run_grouped_dual_gemm",
     defaults=".out_dtype = NK_OTHER, .global_scale.value = 1",
+    members=ACTIVATION,
     overloads=[
         {
             "out": "_A | None = None", "out_dtype": "OutDtype | None = None",
@@ -288,6 +306,7 @@ GATED = "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token"
 def grouped_dual_gemm(
     a: tensor, b: tensor, sfa: optional, sfb: scales, offsets: tensor, *, rows: optional = None,
     rows_per_token: size = 1, alpha: scalar_or_none = None, activation: activation = "silu",
+    limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: own_outs = None, out_dtype: own_dtype = None,
     quantized: flag = False, global_scale: global_scale = None,
     global_scale_inverse: inverse = None, data_dtype: codes_dtype = None,
@@ -300,7 +319,7 @@ def grouped_dual_gemm(
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
     alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].
-    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    {activation}
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit a, else float16.

@@ -155,9 +155,23 @@ nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec);
 nk_status nk_gemm_out(const nk_gemm_args *args, nk_tensor *spec);
 nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec);
 
-/* dual_gemm: D = act(alpha1 * A B1^T) * (alpha2 * A B2^T).  a [..,M,K], b1 and b2 as b of gemm, out
- * [..,M,N]. */
-typedef enum nk_activation { NK_SILU, NK_GELU, NK_GELU_TANH, NK_RELU, NK_IDENTITY } nk_activation;
+/* dual_gemm: D = act(h) * u of h = alpha1 * A B1^T and u = alpha2 * A B2^T.  a [..,M,K], b1 and b2 as b of gemm, out
+ * [..,M,N]. NK_SWIGLU_OAI: D = h * sigmoid(scale * h) * (u + 1). With NK_SILU and NK_SWIGLU_OAI `limit` bounds h from
+ * above and u on both sides before; else it is infinite. */
+typedef enum nk_activation_kind {
+    NK_SILU,
+    NK_GELU,
+    NK_GELU_TANH,
+    NK_RELU,
+    NK_RELU2,
+    NK_IDENTITY,
+    NK_SWIGLU_OAI,
+} nk_activation_kind;
+
+typedef struct nk_activation {
+    nk_activation_kind kind;
+    float limit, scale;
+} nk_activation;
 
 typedef struct nk_dual_gemm_args {
     const nk_tensor *a, *b1, *b2, *sfa, *sfb1, *sfb2;

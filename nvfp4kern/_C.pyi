@@ -146,14 +146,19 @@ def gemm(
 def dual_gemm(
     a: _A, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
     alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, activation: Activation = "silu",
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = None,
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A:
     """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
 
     a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
-    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
+        it is gate * sigmoid(activation_scale * gate) * (up + 1).
+    limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
+        it before anything else.
+    activation_scale: a number above 0, with 'swiglu_oai'.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
@@ -225,9 +230,10 @@ def grouped_gemm(
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Activation = "silu", scale_layout: Layouts = "linear", out: _A | None = None,
-    out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
-    global_scale_inverse: None = None, data_dtype: None = None,
+    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype | None = None,
+    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
+    data_dtype: None = None,
 ) -> _A:
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
     float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
@@ -237,7 +243,11 @@ def grouped_dual_gemm(
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
     alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].
-    activation: 'silu', 'gelu', 'gelu_tanh', 'relu' or 'identity'.
+    activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
+        it is gate * sigmoid(activation_scale * gate) * (up + 1).
+    limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
+        it before anything else.
+    activation_scale: a number above 0, with 'swiglu_oai'.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
@@ -261,7 +271,8 @@ def grouped_dual_gemm(
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
+    activation: Literal["silu"] = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear",
     out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
     global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
     data_dtype: CodesDtype = None,

@@ -12,7 +12,9 @@ class Tensor(Protocol):
 Scalar: TypeAlias = float | Tensor
 Layout: TypeAlias = Literal["linear", "blocked"]
 Layouts: TypeAlias = Layout | tuple[Layout, Layout]
-Activation: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu", "identity"]
+Activation: TypeAlias = Literal[
+    "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_oai"
+]
 Score: TypeAlias = Literal["topk_softmax", "softmax_topk", "sigmoid"]
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 OutDtype: TypeAlias = DtypeName | Any

@@ -259,11 +259,20 @@ def draw_gemm(draw, tokens, kind, work):
     return Drawn("gemm", make, expected, dtype, exact, said | {"out": (dtype, order)})
 
 
+def activation_of(draw):
+    """Options of gated operators, and of the oracle."""
+    activation = "relu" if draw.always_exact else draw.of(tuple(reference.ACTIVATIONS))
+    options = {"activation": activation}
+    if activation in ("silu", "swiglu_oai") and draw.of((True, False)):
+        options["limit"] = draw.of((0.5, 7.0, 30.0))
+    if activation == "swiglu_oai" and draw.of((True, False)):
+        options["activation_scale"] = 0.75
+    return options
+
+
 def draw_dual_gemm(draw, tokens, kind, work):
     m, n, k = sizes_of(draw, tokens, work)
-    exact, activation = draw.exact(), draw.of(tuple(reference.ACTIVATIONS))
-    if draw.always_exact:
-        activation = "relu"
+    exact, activation = draw.exact(), activation_of(draw)
     lead = draw.of(((), (), (1,), (2,)))
     a, sfa, form_a, av = draw.tokens(kind, exact, *lead, m, k)
     first = draw.weights(exact, *lead, n, k)
@@ -276,7 +285,7 @@ def draw_dual_gemm(draw, tokens, kind, work):
 
     def make(device):
         weights = first[0](device), second[0](device)
-        options = {"activation": activation, "scale_layout": (form_a, first[2])}
+        options = activation | {"scale_layout": (form_a, first[2])}
         for i, alpha in enumerate(scaled):
             given = np.atleast_1d(np.float32(alpha))
             options[f"alpha{i + 1}"] = from_numpy(given, device)
@@ -284,13 +293,13 @@ def draw_dual_gemm(draw, tokens, kind, work):
         return args, options, [Guarded((*lead, m, n), dtype, device, order)]
 
     def expected(c):
-        options = {"alpha1": scaled[0], "alpha2": scaled[1], "activation": activation}
+        options = activation | {"alpha1": scaled[0], "alpha2": scaled[1]}
         ups = first[3](), second[3]()
         yield 0, slice(None), reference.dual_gemm(av(), *ups, c=c, nvfp4=kind == "NVFP4", **options)
 
     said = {"m": m, "n": n, "k": k, "batch": lead, "forms": (form_a, first[2])}
-    exact = exact and activation in ("identity", "relu")
-    said |= {"activation": activation, "out": (dtype, order)}
+    exact = exact and activation["activation"] in ("identity", "relu")
+    said |= activation | {"out": (dtype, order)}
     return Drawn("dual_gemm", make, expected, dtype, exact, said)
 
 

@@ -1,7 +1,7 @@
 """Small calls of grouped_dual_gemm for a tile, drawn by a seed like those of drawn_calls.py."""
 
 import numpy as np
-from drawn_calls import TOKENS, Draw, Drawn, offsets_of, sizes_of, without_none
+from drawn_calls import TOKENS, Draw, Drawn, activation_of, offsets_of, sizes_of, without_none
 from drawn_needs import NOTHING
 from generators import DTYPES, ORDERS, Guarded, from_numpy, rng_of
 
@@ -32,9 +32,7 @@ def stack_of(draw, exact, experts, n, k):
 
 def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHING):
     draw = Draw(rng_of(seed, OPERATOR, TOKENS.index(kind), tokens), always_exact, needs)
-    exact, activation = draw.exact(), draw.of(tuple(reference.ACTIVATIONS))
-    if always_exact:
-        activation = "relu"
+    exact, activation = draw.exact(), activation_of(draw)
     _, n, k = sizes_of(draw, tokens, work // 2)
     how, offsets, count = offsets_of(draw, tokens)
     experts = len(offsets) - 1
@@ -55,8 +53,9 @@ def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHI
             "alpha": None if alpha is None else from_numpy(alpha, device),
             "rows": from_numpy(rows, device) if by_rows else None,
             "rows_per_token": per_token if by_rows else None,
-            "activation": activation, "scale_layout": (form_a, form_b),
+            "scale_layout": (form_a, form_b),
         }  # fmt: skip
+        options |= activation
         args = a(device), b(device), sfa(device), sfb(device), from_numpy(offsets, device)
         return args, without_none(options), [Guarded((count, n), dtype, device, order)]
 
@@ -64,12 +63,12 @@ def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHI
         x, w = av(), bv()
         for g in range(experts):
             part = slice(offsets[g], offsets[g + 1])
-            options = {"alpha1": gates[g], "alpha2": ups[g], "activation": activation}
+            options = activation | {"alpha1": gates[g], "alpha2": ups[g]}
             options |= {"c": c, "nvfp4": kind == "NVFP4"}
             yield 0, part, reference.dual_gemm(x[token_of[part]], w[g][:n], w[g][n:], **options)
 
-    exact = exact and activation in ("identity", "relu")
+    exact = exact and activation["activation"] in ("identity", "relu")
     said = {"operator": "gated", "tokens": kind, "tile of": tokens, "seed": seed, "kind": how}
     said |= {"experts": experts, "rows": count, "m": m, "n": n, "k": k, "per_token": per_token}
-    said |= {"forms": (form_a, form_b), "activation": activation, "out": (dtype, order)}
+    said |= activation | {"forms": (form_a, form_b), "out": (dtype, order)}
     return Drawn("grouped_dual_gemm", make, expected, dtype, exact, said)

@@ -57,7 +57,7 @@ typedef struct cpu_path {
     void (*store)(const float *from, nk_dtype dtype, int64_t count, uint8_t *to);
     void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
     void (*gate)(float *values, const float *up, int64_t count);
-    void (*activate)(nk_activation activation, float *values, const float *up, int64_t count);
+    void (*activate)(nk_activation activation, float *values, float *up, int64_t count);
     void (*exp)(float *values, float shift, int64_t count);
     void (*sigmoid)(const float *from, int64_t count, float *to);
 

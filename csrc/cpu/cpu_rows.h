@@ -142,10 +142,23 @@ CPU_TARGET static void sigmoid_row(const float *restrict from, int64_t count, fl
         to[i] = cpu_sigmoid(from[i]);
 }
 
-CPU_TARGET static void activate_row(nk_activation activation, float *restrict values, const float *restrict up,
-                                    int64_t count)
+/* h sigmoid(t), where t has the sign of h. exp(-t) would overflow where the result is still a normal number. */
+static inline float cpu_swish(float h, float t)
 {
-    switch (activation) {
+    const float e = exponential(-fabsf(t));
+    return (h < 0 ? h * e : h) / (1.0f + e);
+}
+
+static inline float relu(float h) { return h < 0 ? 0.0f : h; } /* keeps NaN */
+
+CPU_TARGET static void activate_row(nk_activation activation, float *restrict values, float *restrict up, int64_t count)
+{
+    const float limit = activation.limit, scale = activation.scale;
+    for (int64_t i = 0; limit < INFINITY && i < count; i++) { /* comparisons keep NaN */
+        values[i] = values[i] > limit ? limit : values[i];
+        up[i] = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+    }
+    switch (activation.kind) {
     case NK_SILU:
         for (int64_t i = 0; i < count; i++)
             values[i] = cpu_silu(values[i]) * up[i];
@@ -160,7 +173,15 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
         break;
     case NK_RELU:
         for (int64_t i = 0; i < count; i++)
-            values[i] = (values[i] < 0 ? 0.0f : values[i]) * up[i]; /* keeps NaN */
+            values[i] = relu(values[i]) * up[i];
+        break;
+    case NK_RELU2:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = relu(values[i]) * relu(values[i]) * up[i];
+        break;
+    case NK_SWIGLU_OAI:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = cpu_swish(values[i], scale * values[i]) * (up[i] + 1.0f);
         break;
     case NK_IDENTITY:
         for (int64_t i = 0; i < count; i++)

@@ -6,7 +6,7 @@
  * quantising, because expf has other bits on other processors.
  *
  * The bound of docs/contract.md for epilogues: 2^-24 * 8 |act|, where 1 + erf or 1 + tanh cancel 2^-24 * 4 |h| more,
- * and 2^-126. */
+ * where scale * h is rounded 2^-24 |scale h act|, and 2^-126. */
 #ifndef NK_ACTIVATION_CUH
 #define NK_ACTIVATION_CUH
 
@@ -14,15 +14,18 @@
 #include "nk_math.h"
 #include "nk_problem.h"
 
-/* By exp(-|h|), which never overflows: exp(-h) would at h = -89, where silu is still a normal number. The factor
- * 1 / (1 + e) lies in 1/2 .. 1. A division of h e by 1 + e would take the slow path of division, which handles tiny
- * numerators, for every h far below 0. The reciprocal is an ulp off at most. At h = -infinity h e is NaN, as the
- * contract has it. */
-__device__ inline float silu(float h)
+/* h sigmoid(t), where t has the sign of h. By exp(-|t|), which never overflows: exp(-t) would at t = -89, where the
+ * result is still a normal number. The factor 1 / (1 + e) lies in 1/2 .. 1. A division of h e by 1 + e would take the
+ * slow path of division, which handles tiny numerators, for every h far below 0. The reciprocal is an ulp off at most.
+ * At h = -infinity h e is NaN, as the contract has it. */
+__device__ inline float swish(float h, float t)
 {
-    const float e = expf(-fabsf(h));
+    const float e = expf(-fabsf(t));
     return __fmul_rn(h < 0 ? __fmul_rn(h, e) : h, rcp_approx_ftz(1 + e));
 }
+
+__device__ inline float silu(float h) { return swish(h, h); }
+__device__ inline float relu(float h) { return h < 0 ? 0.0f : h; } /* keeps NaN */
 
 __device__ inline float gelu(float h)
 {
@@ -44,21 +47,41 @@ template <int COUNT, typename F> __device__ inline void each(float h[COUNT], F f
         h[i] = f(h[i]);
 }
 
-/* One switch for all COUNT values: a kernel runs one case, whose instructions lie side by side. */
-template <int COUNT> __device__ inline void activate(nk_activation activation, float h[COUNT])
+/* h * u of COUNT gates and ups, once each is activated. One switch for all: a kernel runs one case, whose instructions
+ * lie side by side. Comparisons keep NaN. */
+template <int COUNT> __device__ inline void activate(const nk_activation &activation, float h[COUNT], float u[COUNT])
 {
-    switch (activation) {
-    case NK_SILU:
-        return each<COUNT>(h, silu);
-    case NK_GELU:
-        return each<COUNT>(h, gelu);
-    case NK_GELU_TANH:
-        return each<COUNT>(h, gelu_tanh);
-    case NK_RELU:
-        return each<COUNT>(h, [](float value) { return value < 0 ? 0.0f : value; }); /* keeps NaN */
-    default:
-        return; /* the value itself */
+    const float limit = activation.limit, scale = activation.scale;
+    if (limit < INFINITY) {
+        each<COUNT>(h, [=](float gate) { return gate > limit ? limit : gate; });
+        each<COUNT>(u, [=](float up) { return up > limit ? limit : up < -limit ? -limit : up; });
     }
+    switch (activation.kind) {
+    case NK_SILU:
+        each<COUNT>(h, silu);
+        break;
+    case NK_GELU:
+        each<COUNT>(h, gelu);
+        break;
+    case NK_GELU_TANH:
+        each<COUNT>(h, gelu_tanh);
+        break;
+    case NK_RELU:
+        each<COUNT>(h, relu);
+        break;
+    case NK_RELU2:
+        each<COUNT>(h, [](float gate) { return __fmul_rn(relu(gate), relu(gate)); });
+        break;
+    case NK_SWIGLU_OAI:
+        each<COUNT>(h, [=](float gate) { return swish(gate, __fmul_rn(scale, gate)); });
+        each<COUNT>(u, [](float up) { return __fadd_rn(up, 1.0f); });
+        break;
+    case NK_IDENTITY:
+        break;
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        h[i] = __fmul_rn(h[i], u[i]);
 }
 
 #endif

@@ -110,12 +110,11 @@ template <int RUN> struct gated_sums {
             load_floats<COUNT>(sums + first, v);
             load_floats<COUNT>(sums + first + RUN, up);
 #pragma unroll
-            for (int i = 0; i < COUNT; i++)
+            for (int i = 0; i < COUNT; i++) {
                 v[i] = __fmul_rn(alpha1[i], v[i]);
-            activate<COUNT>(activation, v);
-#pragma unroll
-            for (int i = 0; i < COUNT; i++)
-                v[i] = __fmul_rn(v[i], __fmul_rn(alpha2[i], up[i]));
+                up[i] = __fmul_rn(alpha2[i], up[i]);
+            }
+            activate<COUNT>(activation, v, up);
         }
     };
 };

@@ -3,11 +3,25 @@
 
 #include "backend.h"
 
+#include <math.h>
+
+nk_status nk_check_activation(const nk_activation *a)
+{
+    const bool is_swiglu_oai = a->kind == NK_SWIGLU_OAI, has_limit = is_swiglu_oai || a->kind == NK_SILU;
+    NK_CHECK(a->limit > 0, NK_VALUE_ERROR, "limit: %g, expected None or a number above 0", (double)a->limit);
+    NK_CHECK(has_limit || a->limit == INFINITY, NK_VALUE_ERROR,
+             "limit: %g, expected None: only the activations 'silu' and 'swiglu_oai' have one", (double)a->limit);
+    NK_CHECK(a->scale > 0 && a->scale < INFINITY, NK_VALUE_ERROR,
+             "activation_scale: %g, expected a finite number above 0", (double)a->scale);
+    return NK_OK;
+}
+
 static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *problem, nk_tensor *spec)
 {
     nk_view a, b1, b2;
     int64_t k1, k2;
     *problem = (nk_dual_gemm_problem){.device = args->a->device, .activation = args->activation};
+    NK_TRY(nk_check_activation(&args->activation));
     NK_TRY(nk_check_operand(args->a, args->sfa, "sfa", args->sfa_layout, NK_FP4 | NK_HALVES, args->a, &problem->a, &a,
                             &problem->k));
     NK_TRY(nk_check_k_innermost(args->a, &problem->a));

@@ -13,6 +13,8 @@ nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b
 nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
                          nk_gemm_problem *problem);
 
+nk_status nk_check_activation(const nk_activation *activation);
+
 /* Whether every batch has the same weights. */
 bool nk_is_shared(const nk_operand *weights);
 

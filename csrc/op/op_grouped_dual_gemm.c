@@ -1,10 +1,12 @@
 /* grouped_dual_gemm: checks its arguments and dispatches. */
 #include "op_experts.h"
+#include "op_gemm.h"
 #include "op_quantize.h"
 
 #include "backend.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* One element or [G] for both sums, [G, 2], or [G, 2 N]. */
 static nk_status check_alphas(const nk_scalar *alpha, int64_t experts, int64_t n, const nk_tensor *first,
@@ -32,10 +34,12 @@ static nk_status check_alphas(const nk_scalar *alpha, int64_t experts, int64_t n
 static nk_status check_encoding(const nk_grouped_dual_gemm_args *args, const nk_view *a,
                                 nk_grouped_dual_gemm_problem *problem, nk_tensor specs[2])
 {
-    static const char *const words[] = {"silu", "gelu", "gelu_tanh", "relu", "identity"};
+    static const char *const words[] = {"silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_oai"};
     const nk_gemm_problem *gates = &problem->gates.all;
-    NK_CHECK(args->activation == NK_SILU, NK_VALUE_ERROR, "activation: '%s', expected 'silu' with quantized=True",
-             words[args->activation]);
+    NK_CHECK(args->activation.kind == NK_SILU, NK_VALUE_ERROR, "activation: '%s', expected 'silu' with quantized=True",
+             words[args->activation.kind]);
+    NK_CHECK(args->activation.limit == INFINITY, NK_VALUE_ERROR, "limit: %g, expected None with quantized=True",
+             (double)args->activation.limit);
     NK_CHECK_AT(gates->n % NK_SF_VEC == 0, NK_VALUE_ERROR, args->b,
                 "shape %s, expected N to be a multiple of 16 with quantized=True, in [G, 2 N, K/2]",
                 nk_shape_text(args->b).s);
@@ -62,6 +66,7 @@ static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_ge
     nk_gemm_problem *gates = &problem->gates.all;
     nk_view a;
     *problem = (nk_grouped_dual_gemm_problem){.device = args->a->device, .activation = args->activation};
+    NK_TRY(nk_check_activation(&args->activation));
     NK_TRY(nk_check_experts(&stack, NK_FP4, "[G, 2 N, K/2]", &problem->gates, &a));
     NK_CHECK_AT(gates->n % 2 == 0, NK_VALUE_ERROR, args->b,
                 "shape %s, expected [G, 2 N, K/2]: the gates of each expert, then as many ups",

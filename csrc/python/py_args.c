@@ -203,18 +203,6 @@ int py_data_dtype(PyObject *object, nk_dtype *dtype)
     return dtype_word(object, "data_dtype", words, dtypes, dtype);
 }
 
-int py_activation(PyObject *object, nk_activation *activation)
-{
-    static const char *const words[] = {
-        [NK_SILU] = "silu", [NK_GELU] = "gelu", [NK_GELU_TANH] = "gelu_tanh",
-        [NK_RELU] = "relu", [NK_IDENTITY] = "identity", NULL,
-    };
-    int choice = *activation;
-    if (py_word(object, "activation", words, &choice) < 0) return -1;
-    *activation = (nk_activation)choice;
-    return 0;
-}
-
 int py_scale_layout(PyObject *object, nk_sf_layout *layout)
 {
     static const char *const words[] = {[NK_SF_LINEAR] = "linear", [NK_SF_BLOCKED] = "blocked", NULL};

@@ -22,7 +22,6 @@ const char *py_text(PyObject *object);
 
 /* *choice becomes the index of the word in `words`, which ends with NULL. */
 int py_word(PyObject *object, const char *name, const char *const *words, int *choice);
-int py_activation(PyObject *object, nk_activation *activation);
 int py_out_dtype(PyObject *object, nk_dtype *dtype);  /* of floats; None counts as not given */
 int py_data_dtype(PyObject *object, nk_dtype *dtype); /* of codes; the same */
 int py_scale_layout(PyObject *object, nk_sf_layout *layout);                  /* one word */

@@ -15,6 +15,7 @@ typedef enum py_kind {
     PY_SCALAR_OR_NONE,
     PY_INT,
     PY_FLOAT,
+    PY_FLOAT_OR_NONE,
     PY_BOOL,
     PY_WORD, /* one of `words`: an enum in their order */
     PY_LAYOUT,

@@ -41,6 +41,9 @@ int py_read(py_call *call, PyObject *const *v, void *args, nk_tensor t[PY_MAX_TE
         case PY_INT:
             failed = py_int(object, p->name, member);
             break;
+        case PY_FLOAT_OR_NONE:
+            if (object == Py_None) object = NULL;
+            /* fallthrough */
         case PY_FLOAT:
             failed = py_float(object, p->name, -1, member);
             break;

@@ -161,29 +161,31 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Activation = "silu", scale_layout: Layouts = "linear", out: Tensor | None = None,
-    out_dtype: OutDtype = None, quantized: Literal[False] = False, global_scale: None = None,
+    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    scale_layout: Layouts = "linear", out: Tensor | None = None, out_dtype: OutDtype = None,
+    quantized: Literal[False] = False, global_scale: None = None,
     global_scale_inverse: None = None, data_dtype: None = None,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Literal["silu"] = "silu", scale_layout: Layouts = "linear",
-    out: Sequence[Tensor] | None = None, out_dtype: None = None, quantized: Literal[True],
-    global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
-    data_dtype: CodesDtype = None,
+    activation: Literal["silu"] = "silu", limit: None = None, activation_scale: float = 1.702,
+    scale_layout: Layouts = "linear", out: Sequence[Tensor] | None = None, out_dtype: None = None,
+    quantized: Literal[True], global_scale: Scalar | None = None,
+    global_scale_inverse: Scalar | None = None, data_dtype: CodesDtype = None,
 ) -> NVFP4[Tensor]: ...  # fmt: skip
 def grouped_dual_gemm(
     a: Any, b: Any, sfa: Any, sfb: Any, offsets: Any, *, rows: Any = None, rows_per_token: int = 1,
-    alpha: Any = None, activation: Any = "silu", scale_layout: Layouts = "linear", out: Any = None,
+    alpha: Any = None, activation: Any = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: Any = None,
     out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
     global_scale_inverse: Any = None, data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), activation, *pair(scale_layout), rows,
-        rows_per_token,
+        rows_per_token, limit, activation_scale,
     )  # fmt: skip
     if quantized:
         scales = global_scale, global_scale_inverse

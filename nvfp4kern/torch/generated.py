@@ -55,11 +55,12 @@ def gemv(
 def dual_gemm(
     a: Tensor, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
     alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, activation: Activation = "silu",
-    scale_layout: Layouts = "linear", out: Tensor | None = None, out_dtype: OutDtype = None,
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: Tensor | None = None, out_dtype: OutDtype = None,
 ) -> Tensor:
     args = (
         a, b1, b2, sfa, sfb1, sfb2, *number(alpha1, "alpha1"), *number(alpha2, "alpha2"),
-        activation, *pair(scale_layout),
+        activation, limit, activation_scale, *pair(scale_layout),
     )
     return one(
         _OPS.dual_gemm.default, _OPS.dual_gemm_out.default, args, out, dtype_of(out_dtype, out),
@@ -137,12 +138,14 @@ def _gemm(
 
 def _dual_gemm(
     a, b1, b2, sfa, sfb1, sfb2, alpha1=1.0, alpha1_tensor=None, alpha2=1.0, alpha2_tensor=None,
-    activation="silu", sfa_layout="linear", sfb_layout="linear", out_dtype=None, *, out=None,
+    activation="silu", limit=None, activation_scale=1.702, sfa_layout="linear", sfb_layout="linear",
+    out_dtype=None, *, out=None,
 ):
     return _C.dual_gemm(
         a, b1, b2, sfa, sfb1, sfb2, alpha1=either(alpha1, alpha1_tensor),
-        alpha2=either(alpha2, alpha2_tensor), activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+        alpha2=either(alpha2, alpha2_tensor), activation=activation, limit=limit,
+        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
+        out_dtype=out_dtype,
     )
 
 
@@ -159,25 +162,28 @@ def _grouped_gemm(
 
 def _grouped_dual_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None, *, out=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702,
+    out_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+        alpha=either(alpha, alpha_tensor), activation=activation, limit=limit,
+        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
+        out_dtype=out_dtype,
     )
 
 
 def _grouped_dual_gemm_quantized(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, global_scale=1.0, global_scale_tensor=None,
-    global_scale_inverse=None, global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702,
+    global_scale=1.0, global_scale_tensor=None, global_scale_inverse=None,
+    global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, quantized=True,
-        global_scale=either(global_scale, global_scale_tensor),
+        alpha=either(alpha, alpha_tensor), activation=activation, limit=limit,
+        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
+        quantized=True, global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
         data_dtype=data_dtype,
     )[:2]
@@ -222,8 +228,8 @@ REGISTERED = {
         ("data", "scales", "global_scale"), _quantize_amax, "data_dtype",
     ),
     "dequantize": (
-        '''Tensor data, Tensor scales, float global_scale=1.0, Tensor? global_scale_tensor=None, str
-        scale_layout="linear"''',
+        '''Tensor data, Tensor scales, float global_scale=1.0, Tensor? global_scale_tensor=None,
+        str scale_layout="linear"''',
         ("result",), _dequantize, "out_dtype",
     ),
     "to_blocked": (
@@ -247,7 +253,8 @@ REGISTERED = {
     "dual_gemm": (
         '''Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tensor sfb2, float alpha1=1.0,
         Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None, str
-        activation="silu", str sfa_layout="linear", str sfb_layout="linear"''',
+        activation="silu", float? limit=None, float activation_scale=1.702, str
+        sfa_layout="linear", str sfb_layout="linear"''',
         ("result",), _dual_gemm, "out_dtype",
     ),
     "grouped_gemm": (
@@ -258,16 +265,17 @@ REGISTERED = {
     ),
     "grouped_dual_gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
-        alpha_tensor=None, str activation="silu", str sfa_layout="linear", str sfb_layout="linear",
-        Tensor? rows=None, SymInt rows_per_token=1''',
+        alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
+        sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
+        float activation_scale=1.702''',
         ("result",), _grouped_dual_gemm, "out_dtype",
     ),
     "grouped_dual_gemm_quantized": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
-        alpha_tensor=None, str activation="silu", str sfa_layout="linear", str sfb_layout="linear",
-        Tensor? rows=None, SymInt rows_per_token=1, float global_scale=1.0, Tensor?
-        global_scale_tensor=None, float? global_scale_inverse=None, Tensor?
-        global_scale_inverse_tensor=None''',
+        alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
+        sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
+        float activation_scale=1.702, float global_scale=1.0, Tensor? global_scale_tensor=None,
+        float? global_scale_inverse=None, Tensor? global_scale_inverse_tensor=None''',
         ("data", "scales"), _grouped_dual_gemm_quantized, "data_dtype",
     ),
     "route": (

@@ -307,40 +307,59 @@ def _erfc(x):
     return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)
 
 
-# name: the function, and its minimum: it falls before and rises after it (None: always rises)
+def _swish(scale):
+    return lambda h: h / (1 + np.exp(-scale * h)), -1.278464542761074 / scale
+
+
+# name: the function, and its minimum: it falls before and rises after it (None: never falls)
 ACTIVATIONS = {
-    "silu": (lambda h: h / (1 + np.exp(-h)), -1.278464542761074),
+    "silu": _swish(1.0),
     "gelu": (lambda h: h / 2 * _erfc(-h / math.sqrt(2)), -0.7517916243),
     "gelu_tanh": (
         lambda h: h / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))),
         -0.7524614220,
     ),
     "relu": (lambda h: np.maximum(h, 0), None),
+    "relu2": (lambda h: np.maximum(h, 0) ** 2, None),
     "identity": (lambda h: h, None),
+    "swiglu_oai": _swish(1.702),
 }
 
 
-def _activate(name, h):
+def _activate(name, h, scale):
     """The activation over [h.low, h.high], and what evaluating it in float32 may cost."""
-    f, minimum = ACTIVATIONS[name]
+    f, minimum = _swish(scale) if name == "swiglu_oai" else ACTIVATIONS[name]
     ends = f(h.low), f(h.high)
     low, high = np.minimum(*ends), np.maximum(*ends)
-    exact = f(h.exact)
+    exact, slack = f(h.exact), 0
+    if name == "relu2":  # a product
+        slack = np.abs(high)
     if minimum is not None:
         low = np.where((h.low < minimum) & (minimum < h.high), f(np.float64(minimum)), low)
         slack = 8 * np.abs(exact)
         if name.startswith("gelu"):  # 1 + erf cancels
             slack = slack + 4 * np.abs(h.exact)
-        low, high = low - (UNIT * slack + FLT_MIN), high + (UNIT * slack + FLT_MIN)
-    return Expected(low, exact, high)
+        if name == "swiglu_oai":  # scale * h is rounded
+            slack = slack + np.abs(scale * h.exact * exact)
+    error = UNIT * slack + FLT_MIN if name not in ("relu", "identity") else 0
+    return Expected(low - error, exact, high + error)
 
 
-def dual_gemm(a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", c=1, nvfp4=True):
+def dual_gemm(
+    a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", limit=np.inf, activation_scale=1.702,
+    c=1, nvfp4=True,
+):  # fmt: skip
     """act(alpha1 * a b1^T) * (alpha2 * a b2^T), with its interval."""
     h = gemm(a, b1, alpha=alpha1, c=c, nvfp4=nvfp4).in_float32()
     u = gemm(a, b2, alpha=alpha2, c=c, nvfp4=nvfp4).in_float32()
+    limit, scale = np.float64(np.float32(limit)), np.float64(np.float32(activation_scale))
+    h = Expected(*(np.minimum(part, limit) for part in (h.low, h.exact, h.high)))
+    u = Expected(*(np.clip(part, -limit, limit) for part in (u.low, u.exact, u.high)))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        act = _activate(activation, h).in_float32()
+        act = _activate(activation, h, scale).in_float32()
+        if activation == "swiglu_oai":
+            rounding = UNIT * np.maximum(np.abs(u.low), np.abs(u.high)) + UNIT
+            u = Expected(u.low + 1 - rounding, u.exact + 1, u.high + 1 + rounding).in_float32()
         corners = np.stack([act.low * u.low, act.low * u.high, act.high * u.low, act.high * u.high])
         exact = act.exact * u.exact
         rounding = UNIT * np.abs(corners).max(axis=0)

@@ -182,8 +182,14 @@ SAYS = [
     (gemm(scale_layout=("linear", 5)), TypeError,
      "scale_layout: int, expected 'linear' or 'blocked'"),
     (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, activation=len), TypeError,
-     "activation: builtin_function_or_method, expected 'silu', 'gelu', 'gelu_tanh', 'relu' or "
-     "'identity'"),
+     "activation: builtin_function_or_method, expected 'silu', 'gelu', 'gelu_tanh', 'relu', "
+     "'relu2', 'identity' or 'swiglu_oai'"),
+    (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, limit=0), ValueError,
+     "limit: 0, expected None or a number above 0"),
+    (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, limit=7, activation="relu"), ValueError,
+     "limit: 7, expected None: only the activations 'silu' and 'swiglu_oai' have one"),
+    (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, activation_scale=-1), ValueError,
+     "activation_scale: -1, expected a finite number above 0"),
     (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], out_dtype="half"), ValueError,
      "out_dtype: 'half', expected 'float16', 'bfloat16' or 'float32'"),
     (gemm(out_dtype=torch.float64), ValueError,

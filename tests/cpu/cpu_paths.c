@@ -172,6 +172,13 @@ static void compare_products(void)
         free(results[1]);                                         \
     } while (0)
 
+static void activate_copy(const cpu_path *p, nk_activation activation, float *values, const float *up, size_t count)
+{
+    float *limited = COPY(up, count);
+    p->activate(activation, values, limited, (int64_t)count);
+    free(limited);
+}
+
 static void compare_rows(size_t count, int kind)
 {
     float *values = malloc(count * sizeof *values), *other = malloc(count * sizeof *other);
@@ -183,8 +190,10 @@ static void compare_rows(size_t count, int kind)
     BOTH("scale, bias", p->scale(v, other, values, n));
     BOTH("exp", p->exp(v, 0.5f, n));
     BOTH("sigmoid", p->sigmoid(values, n, v));
-    for (int activation = 0; activation <= NK_IDENTITY; activation++)
-        BOTH("activate", p->activate((nk_activation)activation, v, other, n));
+    for (int i = 0; i <= NK_SWIGLU_OAI; i++) {
+        BOTH("activate", activate_copy(p, (nk_activation){(nk_activation_kind)i, INFINITY, 1.702f}, v, other, count));
+        BOTH("activate, limit", activate_copy(p, (nk_activation){(nk_activation_kind)i, 0.5f, 0.75f}, v, other, count));
+    }
     for (int i = 0; i < 2; i++) {
         nk_dtype dtype = i ? NK_F16 : NK_BF16;
         BOTH("load", (p->store(values, dtype, n, packed[0]), p->load(packed[0], dtype, n, v)));

@@ -61,6 +61,26 @@ def test_full_range_is_within_the_bound(backend, forms, activation, dtype):
         assert_ok(reference.check(got, expected, dtype), alpha)
 
 
+LIMITS = [
+    {"activation": "silu", "limit": 0.5},
+    {"activation": "silu", "limit": 7.0},
+    {"activation": "swiglu_oai", "limit": 7.0},
+    {"activation": "swiglu_oai", "limit": 0.5, "activation_scale": 0.75},
+    {"activation": "swiglu_oai", "activation_scale": 3.0},
+]
+
+
+@pytest.mark.parametrize("options", LIMITS, ids=str)
+@pytest.mark.parametrize("m", (2, 33))
+def test_limits_of_gates_and_ups(backend, m, options):
+    ops = dual_operands(rng_of(4), data.full_range, m, 40, 304)
+    options = options | {"alpha1": 2.0**-14, "alpha2": 2.0**-14}
+    got = run_dual(ops, backend.device, dtype="float32", **options)
+    assert_ok(reference.check(got, expect_dual(ops, c=backend.c, **options), "float32"))
+    sums = [reference.gemm(ops[0].values, b.values, alpha=2.0**-14).exact for b in ops[1:]]
+    assert all((s < -8).any() and (s > 8).any() and (abs(s) < 0.4).any() for s in sums)
+
+
 @pytest.mark.parametrize("order", ("row", "padded columns"))
 @pytest.mark.parametrize("activation", ("silu", "identity"))
 @pytest.mark.parametrize("n, k", [(120, 1024), (120, 4096), (200, 1024)])

@@ -156,6 +156,8 @@ def test_activations_are_torchs(name):
         "gelu": functional.gelu,
         "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh"),
         "relu": functional.relu,
+        "relu2": lambda v: functional.relu(v) ** 2,
+        "swiglu_oai": lambda v: v * torch.sigmoid(1.702 * v),
         "identity": lambda v: v,
     }[name](h)
     function, minimum = reference.ACTIVATIONS[name]

@@ -91,13 +91,13 @@ struct dual_row_epilogue {
     template <int COUNT>
     __device__ void apply(const uint32_t *gates, const uint32_t *ups, int64_t, int64_t, float v[COUNT]) const
     {
+        float up[COUNT];
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < COUNT; i++) {
             v[i] = __fmul_rn(alpha1, __uint_as_float(gates[i]));
-        activate<COUNT>(activation, v);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            v[i] = __fmul_rn(v[i], __fmul_rn(alpha2, __uint_as_float(ups[i])));
+            up[i] = __fmul_rn(alpha2, __uint_as_float(ups[i]));
+        }
+        activate<COUNT>(activation, v, up);
     }
 };
 

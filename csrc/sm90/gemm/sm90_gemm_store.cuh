@@ -175,14 +175,13 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
     lane_stores out(d, batch, token, {n, n}, p.n);
     for_each_window<32>(sums, end - token, [&](const auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
-        float v[2 * N8S]; /* of all groups, so that one's latency hides in the others */
+        float v[2 * N8S], up[2 * N8S]; /* of all groups, so that one's latency hides in the others */
 #pragma unroll
-        for (int i = 0; i < 2 * N8S; i++)
+        for (int i = 0; i < 2 * N8S; i++) {
             v[i] = __fmul_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * params.mma_scale);
-        activate<2 * N8S>(p.activation, v);
-#pragma unroll
-        for (int i = 0; i < 2 * N8S; i++)
-            v[i] = __fmul_rn(v[i], __fmul_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale));
+            up[i] = __fmul_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale);
+        }
+        activate<2 * N8S>(p.activation, v, up);
         if (vectors) {
 #pragma unroll
             for (int i = 0; i < N8S; i++, at += 8 * d.row_stride) {

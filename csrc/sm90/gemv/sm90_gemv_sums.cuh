@@ -233,10 +233,9 @@ __device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_t
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
         if (2 * n >= s.n) continue;                                 /* a position without a row */
         float gate[1] = {__fmul_rn(alpha_at(gates, n), sum_strided(at, summands, stride) * scale)};
-        const float up = sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale;
-        activate<1>(p.dual.activation, gate);
-        store_float(output_at(p.d, w.l, w.row + e.token, n), p.d.dtype,
-                    __fmul_rn(gate[0], __fmul_rn(alpha_at(ups, n), up)));
+        float up[1] = {__fmul_rn(alpha_at(ups, n), sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale)};
+        activate<1>(p.dual.activation, gate, up);
+        store_float(output_at(p.d, w.l, w.row + e.token, n), p.d.dtype, gate[0]);
     }
 }
 
