@@ -149,8 +149,8 @@ def c_source():
         op.function for op in OPERATORS if any(p.annotation.c == "PY_OUT" for p in op.parameters)
     )
     lines = [f"PY_ADAPT({name})" for name in adapted]
-    for name, of in WORDS.items():
-        words = ", ".join([*(f'[NK_{word.upper()}] = "{word}"' for word in of), "NULL"])
+    for name, (of, prefix) in WORDS.items():
+        words = ", ".join([*(f'[NK_{prefix}{word.upper()}] = "{word}"' for word in of), "NULL"])
         lines.append(f"static const char *const {name}_words[] = {{{words}}};")
     return "\n".join([C_SOURCE, *lines, *map(c_operator, OPERATORS), ""])
 
@@ -166,7 +166,18 @@ import torch
 from numpy.typing import NDArray
 
 from .layout import NVFP4
-from .types import Activation, Backend, CodesDtype, Layout, Layouts, OutDtype, Scalar, Score, Tensor
+from .types import (
+    Activation,
+    Backend,
+    CodesDtype,
+    GateUp,
+    Layout,
+    Layouts,
+    OutDtype,
+    Scalar,
+    Score,
+    Tensor,
+)
 
 # A result is of the kind of the first argument, or it is `out`. The type of a NumPy array says its
 # dtype, which a result does not share.

@@ -48,6 +48,7 @@ number = Kind("PY_FLOAT", "float", "float {0}")
 bound = Kind("PY_FLOAT_OR_NONE", "float | None", "float? {0}")  # None is infinite
 flag = Kind("PY_BOOL", "bool", "bool {0}")
 activation = Kind("PY_WORD", "Activation", "str {0}", words="activation")
+gate_up = Kind("PY_WORD", "GateUp", "str {0}", words="gate_up")
 score = Kind("PY_WORD", "Score", "str {0}", words="score")
 layout = Kind("PY_LAYOUT", "Layout", "str {0}")
 layouts = Kind("PY_LAYOUTS", "Layouts", **PAIR)
@@ -72,7 +73,12 @@ q_layout = Kind("PY_OWN", "Layout | None", 'str {0}="linear"', call='layout_of(q
 nvfp4 = Kind("PY_OWN", "tuple[_A, Tensor, Scalar | None]", **PARTS)
 
 TYPES = runpy.run_path(str(Path(__file__).parents[1] / "nvfp4kern" / "types.py"))
-WORDS = {kind: get_args(TYPES[kind.capitalize()]) for kind in ("activation", "score")}
+WORDS = {
+    "activation": (get_args(TYPES["Activation"]), ""),
+    "score": (get_args(TYPES["Score"]), ""),
+    "gate_up": (get_args(TYPES["GateUp"]), "GATE_UP_"),
+}
+"""Of a kind of words: them, and how C's names of them begin."""
 
 
 @dataclass

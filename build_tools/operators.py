@@ -17,6 +17,7 @@ from operator_kinds import (
     count,
     first_operand,
     flag,
+    gate_up,
     global_scale,
     inverse,
     known_layouts,
@@ -57,7 +58,7 @@ activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'ident
     it is gate * sigmoid(activation_scale * gate) * (up + 1).
 limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
     it before anything else.
-activation_scale: a number above 0, with 'swiglu_oai'.""",
+activation_scale: a number above 0, with 'swiglu_oai' alone.""",
     "{errors}": """\
 Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
 (not on this machine). A message about an argument begins with its name. Nothing is written then.""",
@@ -202,15 +203,18 @@ ACTIVATION = {
 @operator(members=ACTIVATION)
 def dual_gemm(
     a: tensor, b1: tensor, b2: tensor, sfa: optional, sfb1: scales, sfb2: scales, *,
-    alpha1: scalar = 1.0, alpha2: scalar = 1.0, activation: activation = "silu",
+    alpha1: scalar = 1.0, alpha2: scalar = 1.0, bias1: optional = None, bias2: optional = None,
+    activation: activation = "silu",
     limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
-    """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
+    """out = activation(alpha1 * a @ b1.T + bias1) * (alpha2 * a @ b2.T + bias2) in float32, rounded once. Returns
+    [.., M, N].
 
     a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
+    bias1, bias2: None, or float16, bfloat16 or float32 [N].
     {activation}
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
     {out}
@@ -277,6 +281,7 @@ def grouped_gemm(
 
 GATED = (
     "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token limit activation_scale"
+    " bias gate_up"
 )
 
 
@@ -291,8 +296,9 @@ GATED = (
             "global_scale_inverse": "None = None", "data_dtype": "None = None",
         },
         {
-            "activation": 'Literal["silu"] = "silu"', "out": "Sequence[_A | None] | None = None",
-            "out_dtype": "None = None", "quantized": "Literal[True]", "returns": "NVFP4[_A]",
+            "activation": 'Literal["silu"] = "silu"', "limit": "None = None",
+            "out": "Sequence[_A | None] | None = None", "out_dtype": "None = None",
+            "quantized": "Literal[True]", "returns": "NVFP4[_A]",
         },
     ],
     registered=[
@@ -305,26 +311,29 @@ GATED = (
 )  # fmt: skip
 def grouped_dual_gemm(
     a: tensor, b: tensor, sfa: optional, sfb: scales, offsets: tensor, *, rows: optional = None,
-    rows_per_token: size = 1, alpha: scalar_or_none = None, activation: activation = "silu",
+    rows_per_token: size = 1, alpha: scalar_or_none = None, bias: optional = None,
+    gate_up: gate_up = "halves", activation: activation = "silu",
     limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: own_outs = None, out_dtype: own_dtype = None,
     quantized: flag = False, global_scale: global_scale = None,
     global_scale_inverse: inverse = None, data_dtype: codes_dtype = None,
 ):  # fmt: skip
-    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
-    float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
+    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T + bias_gate) *
+    (alpha_up * a_g @ up_g.T + bias_up) in float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
 
     a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.
-    b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up.
+    b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up. With
+        gate_up='interleaved' a row of gate and one of up in turn, as gpt-oss has them, and linear sfb.
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
-    alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].
+    alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N], as b has its rows.
+    bias: None, or float16, bfloat16 or float32 [G, 2 N], as b has its rows: added before the activation.
     {activation}
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit a, else float16.
-    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
-        multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
+    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, no
+        limit, and N a multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
         the result in float32. out is then (data, scales), where an item that is None is allocated.
     global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
 

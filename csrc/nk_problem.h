@@ -59,6 +59,7 @@ typedef struct nk_dual_gemm_problem {
     nk_operand a, b1, b2;
     nk_output d;
     nk_alpha alpha1, alpha2;
+    nk_bias bias1, bias2;
     nk_activation activation;
 } nk_dual_gemm_problem;
 
@@ -101,14 +102,18 @@ typedef struct nk_encoded_output {
     nk_alpha global_scale;
 } nk_encoded_output;
 
-/* D[m,n] = convert(act(alpha[g,n] * sum_k A[m,k] B[g,n,k]) * (alpha_ups[g,n] * sum_k A[m,k] B[g,N+n,k])), where g is
- * the expert of row m. `gates` is the contiguous form's product with the first N of each expert's 2 N rows of b; it has
- * no bias, and its d is the result. Where `encoded` is wanted, d is none: the result is encoded instead of converted,
- * with nk_silu for act, and N is a multiple of 16. */
+/* D[m,n] = convert(act(h) * u) of the gate h = alpha[g,n] * sum_k A[m,k] B[g,n,k] + bias[g,n] and of the up u alike,
+ * where g is the expert of row m. `gates` is the contiguous form's product with the N rows of b that are gates, and its
+ * d is the result. `ups` are the other N: behind the gates, or one behind each gate, where strides of rows are twice
+ * b's. Blocked scale factors of ups behind gates that do not begin an atom begin in that of the last gates. Where
+ * `encoded` is wanted, d is none: the result is encoded instead of converted, with nk_silu for act, and N is a multiple
+ * of 16. */
 typedef struct nk_grouped_dual_gemm_problem {
     nk_device device;
     nk_grouped_gemm_problem gates;
+    nk_operand ups;
     nk_alpha alpha_ups;
+    nk_bias bias_ups;
     nk_activation activation;
     nk_encoded_output encoded;
 } nk_grouped_dual_gemm_problem;

@@ -155,9 +155,9 @@ nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec);
 nk_status nk_gemm_out(const nk_gemm_args *args, nk_tensor *spec);
 nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec);
 
-/* dual_gemm: D = act(h) * u of h = alpha1 * A B1^T and u = alpha2 * A B2^T.  a [..,M,K], b1 and b2 as b of gemm, out
- * [..,M,N]. NK_SWIGLU_OAI: D = h * sigmoid(scale * h) * (u + 1). With NK_SILU and NK_SWIGLU_OAI `limit` bounds h from
- * above and u on both sides before; else it is infinite. */
+/* dual_gemm: D = act(h) * u of h = alpha1 * A B1^T + bias1 and u = alpha2 * A B2^T + bias2.  a [..,M,K], b1 and b2 as b
+ * of gemm, out [..,M,N]. NK_SWIGLU_OAI: D = h * sigmoid(scale * h) * (u + 1). With NK_SILU and NK_SWIGLU_OAI `limit`
+ * bounds h from above and u on both sides before; else it is infinite. */
 typedef enum nk_activation_kind {
     NK_SILU,
     NK_GELU,
@@ -177,6 +177,7 @@ typedef struct nk_dual_gemm_args {
     const nk_tensor *a, *b1, *b2, *sfa, *sfb1, *sfb2;
     nk_sf_layout sfa_layout, sfb_layout; /* sfb_layout is that of sfb1 and sfb2 */
     nk_scalar alpha1, alpha2;
+    const nk_tensor *bias1, *bias2; /* [N] or NULL */
     nk_activation activation;
     nk_dtype out_dtype;
     const nk_tensor *out;
@@ -207,9 +208,12 @@ nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
 /* grouped_dual_gemm: dual_gemm of each expert's tokens, which `offsets` and `rows` give as in grouped_gemm's contiguous
- * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups. alpha is [1], [G], [G, 2] (of gates, of ups)
- * or [G, 2 N]. out [P, N], P the rows that offsets are among. Where `quantized`, which wants silu and N a multiple of
- * 16, the result is quantize's of it instead: codes [P, N/2] and linear scales [P, N/16], by a global scale given. */
+ * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups, or one after the other in turn, where scales
+ * are linear. alpha is [1], [G], [G, 2] (of gates, of ups) or [G, 2 N], bias [G, 2 N], both as b has its rows. out
+ * [P, N], P the rows that offsets are among. Where `quantized`, which wants silu and N a multiple of 16, the result is
+ * quantize's of it instead: codes [P, N/2] and linear scales [P, N/16], by a global scale given. */
+typedef enum nk_gate_up { NK_GATE_UP_HALVES, NK_GATE_UP_INTERLEAVED } nk_gate_up;
+
 typedef struct nk_grouped_dual_gemm_args {
     const nk_tensor *a, *b, *sfa, *sfb;
     nk_sf_layout sfa_layout, sfb_layout;
@@ -217,6 +221,8 @@ typedef struct nk_grouped_dual_gemm_args {
     const nk_tensor *rows;  /* or NULL */
     int64_t rows_per_token; /* 1 where rows is NULL */
     nk_scalar alpha;
+    const nk_tensor *bias; /* or NULL */
+    nk_gate_up gate_up;
     nk_activation activation;
     nk_dtype out_dtype;
     const nk_tensor *out; /* or, where quantized: */

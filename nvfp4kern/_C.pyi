@@ -6,7 +6,18 @@ import torch
 from numpy.typing import NDArray
 
 from .layout import NVFP4
-from .types import Activation, Backend, CodesDtype, Layout, Layouts, OutDtype, Scalar, Score, Tensor
+from .types import (
+    Activation,
+    Backend,
+    CodesDtype,
+    GateUp,
+    Layout,
+    Layouts,
+    OutDtype,
+    Scalar,
+    Score,
+    Tensor,
+)
 
 # A result is of the kind of the first argument, or it is `out`. The type of a NumPy array says its
 # dtype, which a result does not share.
@@ -145,20 +156,23 @@ def gemm(
 
 def dual_gemm(
     a: _A, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
-    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, activation: Activation = "silu",
-    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
-    out: _A | None = None, out_dtype: OutDtype = None,
+    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, bias1: Tensor | None = None,
+    bias2: Tensor | None = None, activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: _A | None = None,
+    out_dtype: OutDtype = None,
 ) -> _A:
-    """out = activation(alpha1 * a @ b1.T) * (alpha2 * a @ b2.T) in float32, rounded once. Returns [.., M, N].
+    """out = activation(alpha1 * a @ b1.T + bias1) * (alpha2 * a @ b2.T + bias2) in float32, rounded once. Returns
+    [.., M, N].
 
     a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
+    bias1, bias2: None, or float16, bfloat16 or float32 [N].
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
         it is gate * sigmoid(activation_scale * gate) * (up + 1).
     limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
         it before anything else.
-    activation_scale: a number above 0, with 'swiglu_oai'.
+    activation_scale: a number above 0, with 'swiglu_oai' alone.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
@@ -230,31 +244,33 @@ def grouped_gemm(
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype | None = None,
-    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
-    data_dtype: None = None,
+    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: _A | None = None, out_dtype: OutDtype | None = None, quantized: Literal[False] = False,
+    global_scale: None = None, global_scale_inverse: None = None, data_dtype: None = None,
 ) -> _A:
-    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T) * (alpha_up * a_g @ up_g.T) in
-    float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
+    """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T + bias_gate) *
+    (alpha_up * a_g @ up_g.T + bias_up) in float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
 
     a: NVFP4 [sum M, K/2] with scale factors sfa; or float16 or bfloat16 [sum M, K] with sfa=None.
-    b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up.
+    b: NVFP4 [G, 2 N, K/2] with scale factors sfb: of each expert the N rows of gate, then the N rows of up. With
+        gate_up='interleaved' a row of gate and one of up in turn, as gpt-oss has them, and linear sfb.
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
-    alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N].
+    alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N], as b has its rows.
+    bias: None, or float16, bfloat16 or float32 [G, 2 N], as b has its rows: added before the activation.
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
         it is gate * sigmoid(activation_scale * gate) * (up + 1).
     limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
         it before anything else.
-    activation_scale: a number above 0, with 'swiglu_oai'.
+    activation_scale: a number above 0, with 'swiglu_oai' alone.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
         None is the dtype of a 16-bit a, else float16.
-    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, and N a
-        multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
+    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, no
+        limit, and N a multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
         the result in float32. out is then (data, scales), where an item that is None is allocated.
     global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
 
@@ -271,8 +287,8 @@ def grouped_dual_gemm(
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Literal["silu"] = "silu", limit: float | None = None,
-    activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Literal["silu"] = "silu",
+    limit: None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
     out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
     global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
     data_dtype: CodesDtype = None,

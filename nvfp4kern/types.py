@@ -15,6 +15,7 @@ Layouts: TypeAlias = Layout | tuple[Layout, Layout]
 Activation: TypeAlias = Literal[
     "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_oai"
 ]
+GateUp: TypeAlias = Literal["halves", "interleaved"]
 Score: TypeAlias = Literal["topk_softmax", "softmax_topk", "sigmoid"]
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 OutDtype: TypeAlias = DtypeName | Any

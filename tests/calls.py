@@ -61,6 +61,8 @@ def dual_gemm(device):
         "sfa": args["sfa"],
         "sfb1": args["sfb"],
         "sfb2": args["sfb"].clone(),
+        "bias1": args["bias"],
+        "bias2": args["bias"].clone(),
         "out": args["out"],
     }
 
@@ -92,7 +94,7 @@ def by_rows(device):
 def stacked(device):
     """Rows of tokens by index, 16 bits; gate and up of each expert in one stack."""
     args = by_rows(device)
-    gone = {"sfa": None, "bias": None, "alpha": torch.ones((G, 2), device=device)}
+    gone = {"sfa": None, "alpha": torch.ones((G, 2), device=device)}
     a = torch.ones((M // 2, K), dtype=torch.float16, device=device)
     out = Guarded((M, N // 2), "float16", device)
     return args | gone | {"a": a, "activation": "gelu", "out": out}
@@ -100,11 +102,12 @@ def stacked(device):
 
 def encoding(device):
     """N, half of the stack, is whole blocks."""
-    gone = {"alpha": 1.0, "bias": None, "rows": None, "rows_per_token": 1, "scale_layout": "linear"}
+    gone = {"alpha": 1.0, "rows": None, "rows_per_token": 1, "scale_layout": "linear"}
     out = [Guarded((M, 16 // per_byte), torch.uint8, device) for per_byte in (2, 16)]
     return by_rows(device) | gone | {
         "a": bytes_of(M, K // 2, device=device), "sfa": bytes_of(M, K // 16, device=device),
         "b": bytes_of(G, 32, K // 2, device=device), "sfb": bytes_of(G, 32, K // 16, device=device),
+        "bias": torch.ones((G, 32), device=device), "gate_up": "interleaved",
         "quantized": True, "global_scale": torch.ones(1, device=device), "out": out,
     }  # fmt: skip
 

@@ -281,6 +281,7 @@ def draw_dual_gemm(draw, tokens, kind, work):
         second = draw.weights(exact, *lead, n, k)
     alphas = [draw.alpha(n) for _ in range(2)]
     scaled = [2.0**-6 * of for _, of in alphas]
+    biases = [draw.bias(n) for _ in range(2)]
     dtype, order = draw.of(DTYPES), draw.of(ORDERS)
 
     def make(device):
@@ -289,17 +290,19 @@ def draw_dual_gemm(draw, tokens, kind, work):
         for i, alpha in enumerate(scaled):
             given = np.atleast_1d(np.float32(alpha))
             options[f"alpha{i + 1}"] = from_numpy(given, device)
+            options[f"bias{i + 1}"] = biases[i][0](device)
         args = a(device), *weights, sfa(device), first[1](device), second[1](device)
         return args, options, [Guarded((*lead, m, n), dtype, device, order)]
 
     def expected(c):
         options = activation | {"alpha1": scaled[0], "alpha2": scaled[1]}
+        options |= {"bias1": biases[0][1], "bias2": biases[1][1]}
         ups = first[3](), second[3]()
         yield 0, slice(None), reference.dual_gemm(av(), *ups, c=c, nvfp4=kind == "NVFP4", **options)
 
     said = {"m": m, "n": n, "k": k, "batch": lead, "forms": (form_a, first[2])}
     exact = exact and activation["activation"] in ("identity", "relu")
-    said |= activation | {"out": (dtype, order)}
+    said |= activation | {"biases": [np.ndim(of) > 0 for _, of in biases], "out": (dtype, order)}
     return Drawn("dual_gemm", make, expected, dtype, exact, said)
 
 

@@ -1,6 +1,7 @@
 /* Computes dual_gemm.
  *
- * D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k])) */
+ * D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k] + bias1[n])
+ *                    * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k] + bias2[n])) */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"
@@ -27,8 +28,8 @@ static void multiply_pair_of_tiles(void *context, int64_t tile)
     cpu_tile h, u;
     cpu_sum_tile(c->means, &p->a, NULL, &p->b1, p->k, at, h);
     cpu_sum_tile(c->means, &p->a, NULL, &p->b2, p->k, at, u);
-    cpu_scale_tile(path, &p->alpha1, NULL, at, h);
-    cpu_scale_tile(path, &p->alpha2, NULL, at, u);
+    cpu_scale_tile(path, &p->alpha1, &p->bias1, at, h);
+    cpu_scale_tile(path, &p->alpha2, &p->bias2, at, u);
     cpu_gate_tile(path, p->activation, at, h, u);
     cpu_store_tile(path, &p->d, at, h);
 }

@@ -77,20 +77,29 @@ static void encode_gated_tile(const grouped *c, int64_t first, cpu_tile_coordina
     }
 }
 
-/* The ups of a tile are the same number of rows further than its gates. */
+/* Blocked scale factors of ups follow from their rows in the matrix: see nk_grouped_dual_gemm_problem. */
 static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_gemm_problem *gates,
                            const int64_t *rows_of_a, cpu_tile_coordinates at)
 {
     const cpu_path *path = c->means.path;
     cpu_tile h, u;
     cpu_tile_coordinates at_ups = at;
+    nk_operand ups = gates->b;
     nk_alpha alpha_ups = c->dual->alpha_ups;
-    at_ups.n0 += gates->n;
+    nk_bias bias_ups = c->dual->bias_ups;
+    if (ups.sf_layout == NK_SF_BLOCKED) {
+        at_ups.n0 += gates->n;
+    } else {
+        ups = c->dual->ups;
+        ups.data += g * ups.batch_stride;
+        ups.sf += g * ups.sf_batch_stride;
+    }
     if (alpha_ups.data) alpha_ups.data += g * alpha_ups.group_stride;
+    if (bias_ups.data) bias_ups.data += g * bias_ups.group_stride;
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at, h);
-    cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at_ups, u);
-    cpu_scale_tile(path, &gates->alpha, NULL, at, h);
-    cpu_scale_tile(path, &alpha_ups, NULL, at, u);
+    cpu_sum_tile(c->means, &gates->a, rows_of_a, &ups, gates->k, at_ups, u);
+    cpu_scale_tile(path, &gates->alpha, &gates->bias, at, h);
+    cpu_scale_tile(path, &alpha_ups, &bias_ups, at, u);
     if (c->dual->encoded.wanted) {
         encode_gated_tile(c, first, at, h, u);
     } else {

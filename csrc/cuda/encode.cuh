@@ -82,10 +82,7 @@ __device__ inline uint32_t quad_max(uint32_t value)
     return max(value, __shfl_xor_sync(~0u, value, 2));
 }
 
-/* What is encoded of a gate's sum and an up's: fl(nk_silu(h) * u). */
-__device__ inline float gated_value(float alpha1, float gate, float alpha2, float up)
-{
-    return __fmul_rn(nk_silu(__fmul_rn(alpha1, gate)), __fmul_rn(alpha2, up));
-}
+/* What is encoded of a gate and an up: fl(nk_silu(h) * u). */
+__device__ inline float gated_value(float h, float u) { return __fmul_rn(nk_silu(h), u); }
 
 #endif

@@ -82,14 +82,15 @@ struct scaled_sums {
     };
 };
 
-/* act(alpha1[n] * gate) * (alpha2[n] * up). Of a token's sums RUN are gates, the next RUN are the ups of the same
- * features, then come the next gates. */
+/* act(alpha1[n] * gate + bias1[n]) * (alpha2[n] * up + bias2[n]). Of a token's sums RUN are gates, the next RUN are the
+ * ups of the same features, then come the next gates. */
 template <int RUN> struct gated_sums {
     const nk_alpha &alpha1, &alpha2;
+    const nk_bias &bias1, &bias2;
     nk_activation activation;
 
     template <int COUNT> struct columns {
-        float alpha1[COUNT], alpha2[COUNT];
+        float alpha1[COUNT], alpha2[COUNT], bias1[COUNT], bias2[COUNT];
         nk_activation activation;
         int first; /* gate, of the sums */
 
@@ -101,6 +102,8 @@ template <int RUN> struct gated_sums {
                 const int64_t n = min(o.feature + column + i, o.feature_end - 1);
                 alpha1[i] = alpha_at(e.alpha1, n);
                 alpha2[i] = alpha_at(e.alpha2, n);
+                bias1[i] = bias_at(e.bias1, n);
+                bias2[i] = bias_at(e.bias2, n);
             }
         }
 
@@ -111,8 +114,8 @@ template <int RUN> struct gated_sums {
             load_floats<COUNT>(sums + first + RUN, up);
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
-                v[i] = __fmul_rn(alpha1[i], v[i]);
-                up[i] = __fmul_rn(alpha2[i], up[i]);
+                v[i] = __fmaf_rn(alpha1[i], v[i], bias1[i]);
+                up[i] = __fmaf_rn(alpha2[i], up[i], bias2[i]);
             }
             activate<COUNT>(activation, v, up);
         }

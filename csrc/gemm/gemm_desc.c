@@ -55,18 +55,6 @@ const gemm_desc *gemm_describe_grouped_gemm(const nk_grouped_gemm_problem *p, ge
     return &c->desc;
 }
 
-/* Where its blocked scale factors do not begin an atom, they begin in the atom of the last gate rows. */
-static nk_operand ups_of(const nk_gemm_problem *gates)
-{
-    const int64_t atoms = gates->n / NK_SF_ATOM_ROWS;
-    nk_operand up = gates->b;
-    if (!up.data) return up; /* there are no experts */
-    up.data += gates->n * up.row_stride;
-    up.sf += up.sf_layout == NK_SF_BLOCKED ? atoms * NK_SF_ATOM_ROWS * nk_sf_padded_cols(gates->k / NK_SF_VEC)
-                                           : gates->n * up.sf_row_stride;
-    return up;
-}
-
 const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, gemm_call *c)
 {
     const nk_gemm_problem *gates = &p->gates.all;
@@ -76,9 +64,11 @@ const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_prob
                             .k = gates->k,
                             .a = gates->a,
                             .b1 = gates->b,
-                            .b2 = ups_of(gates),
+                            .b2 = p->ups,
                             .alpha1 = gates->alpha,
                             .alpha2 = p->alpha_ups,
+                            .bias1 = gates->bias,
+                            .bias2 = p->bias_ups,
                             .activation = p->activation,
                             .d = gates->d,
                             .encoded = p->encoded};

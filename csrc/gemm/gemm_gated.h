@@ -4,12 +4,13 @@
 
 #include "nk_problem.h"
 
-/* An expert's up rows lie N rows behind its gate rows: b2 begins at those of the first expert. */
+/* b2 begins at the up rows of the first expert. */
 typedef struct gemm_gated {
     nk_device device;
     int64_t m, n, k;
     nk_operand a, b1, b2;
     nk_alpha alpha1, alpha2;
+    nk_bias bias1, bias2;
     nk_activation activation;
     nk_output d;
     nk_encoded_output encoded; /* where wanted, in place of d */

@@ -7,12 +7,16 @@
 
 nk_status nk_check_activation(const nk_activation *a)
 {
+    const float not_given = 1.702f; /* what callers' defaults are */
     const bool is_swiglu_oai = a->kind == NK_SWIGLU_OAI, has_limit = is_swiglu_oai || a->kind == NK_SILU;
     NK_CHECK(a->limit > 0, NK_VALUE_ERROR, "limit: %g, expected None or a number above 0", (double)a->limit);
     NK_CHECK(has_limit || a->limit == INFINITY, NK_VALUE_ERROR,
              "limit: %g, expected None: only the activations 'silu' and 'swiglu_oai' have one", (double)a->limit);
     NK_CHECK(a->scale > 0 && a->scale < INFINITY, NK_VALUE_ERROR,
              "activation_scale: %g, expected a finite number above 0", (double)a->scale);
+    NK_CHECK(is_swiglu_oai || a->scale == not_given, NK_VALUE_ERROR,
+             "activation_scale: %g, expected %g: only the activation 'swiglu_oai' has one", (double)a->scale,
+             (double)not_given);
     return NK_OK;
 }
 
@@ -38,6 +42,8 @@ static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *prob
     problem->n = b1.rows;
     NK_TRY(nk_check_alpha(&args->alpha1, problem->n, args->a, &problem->alpha1));
     NK_TRY(nk_check_alpha(&args->alpha2, problem->n, args->a, &problem->alpha2));
+    NK_TRY(nk_check_bias(args->bias1, problem->n, args->a, &problem->bias1));
+    NK_TRY(nk_check_bias(args->bias2, problem->n, args->a, &problem->bias2));
     return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &a, problem->m, problem->n, spec);
 }
 
@@ -55,7 +61,8 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec)
     NK_TRY(nk_check_out_matrix(args->out, &spec, exec, args->a, &problem.d));
     if (args->out) {
         const nk_tensor *inputs[] = {
-            args->a, args->b1, args->b2, args->sfa, args->sfb1, args->sfb2, args->alpha1.tensor, args->alpha2.tensor};
+            args->a,    args->b1,            args->b2,            args->sfa,   args->sfb1,
+            args->sfb2, args->alpha1.tensor, args->alpha2.tensor, args->bias1, args->bias2};
         NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
     }
     if (nk_is_shared(&problem.b1) && nk_is_shared(&problem.b2))

@@ -9,10 +9,12 @@
 #include <math.h>
 
 /* One element or [G] for both sums, [G, 2], or [G, 2 N]. */
-static nk_status check_alphas(const nk_scalar *alpha, int64_t experts, int64_t n, const nk_tensor *first,
-                              nk_alpha *gates, nk_alpha *ups)
+static nk_status check_alphas(const nk_grouped_dual_gemm_args *args, int64_t experts, int64_t n, nk_alpha *gates,
+                              nk_alpha *ups)
 {
-    const nk_tensor *t = alpha->tensor;
+    const nk_scalar *alpha = &args->alpha;
+    const nk_tensor *t = alpha->tensor, *first = args->a;
+    const bool interleaved = args->gate_up == NK_GATE_UP_INTERLEAVED;
     *gates = *ups = (nk_alpha){.value = alpha->value};
     if (!t) return NK_OK;
     NK_TRY(nk_check_tensor(t, NK_DTYPE_BIT(NK_F32), first));
@@ -24,10 +26,47 @@ static nk_status check_alphas(const nk_scalar *alpha, int64_t experts, int64_t n
                 nk_shape_text(t).s, experts, experts, experts, 2 * n);
     gates->data = t->data;
     gates->group_stride = one ? 0 : t->stride[0];
-    gates->stride = one || per_expert || pairs ? 0 : t->stride[1];
+    gates->stride = one || per_expert || pairs ? 0 : (interleaved ? 2 : 1) * t->stride[1];
     *ups = *gates;
-    if (t->data && !one && !per_expert) ups->data += (pairs ? 1 : n) * t->stride[1];
+    if (t->data && !one && !per_expert) ups->data += (pairs || interleaved ? 1 : n) * t->stride[1];
     return NK_OK;
+}
+
+static nk_status check_biases(const nk_grouped_dual_gemm_args *args, int64_t experts, int64_t n, nk_bias *gates,
+                              nk_bias *ups)
+{
+    const nk_tensor *t = args->bias;
+    const bool interleaved = args->gate_up == NK_GATE_UP_INTERLEAVED;
+    *gates = *ups = (nk_bias){0};
+    if (!t) return NK_OK;
+    NK_TRY(nk_check_tensor(t, NK_FLOATS, args->a));
+    NK_CHECK_AT(t->ndim == 2 && t->shape[0] == experts && t->shape[1] == 2 * n, NK_VALUE_ERROR, t,
+                "shape %s, expected (%" PRId64 ", %" PRId64 ")", nk_shape_text(t).s, experts, 2 * n);
+    const int64_t size = nk_dtype_size(t->dtype), stride = t->stride[1] * size;
+    *gates = *ups = (nk_bias){t->data, t->dtype, (interleaved ? 2 : 1) * stride, t->stride[0] * size};
+    if (t->data) ups->data += (interleaved ? 1 : n) * stride;
+    return NK_OK;
+}
+
+/* From all rows of b, those of gates, to these and those of ups. Blocked scale factors of ups behind gates that do not
+ * begin an atom begin in that of the last gates. */
+static nk_operand part_ups(nk_gate_up order, nk_gemm_problem *gates)
+{
+    const int64_t atoms = gates->n / NK_SF_ATOM_ROWS;
+    nk_operand ups = gates->b;
+    if (order == NK_GATE_UP_INTERLEAVED) {
+        if (ups.data) {
+            ups.data += ups.row_stride;
+            ups.sf += ups.sf_row_stride;
+        }
+        gates->b.row_stride = ups.row_stride *= 2;
+        gates->b.sf_row_stride = ups.sf_row_stride *= 2;
+    } else if (ups.data) { /* there are experts */
+        ups.data += gates->n * ups.row_stride;
+        ups.sf += ups.sf_layout == NK_SF_BLOCKED ? atoms * NK_SF_ATOM_ROWS * nk_sf_padded_cols(gates->k / NK_SF_VEC)
+                                                 : gates->n * ups.sf_row_stride;
+    }
+    return ups;
 }
 
 /* What encoding wants of the rest. specs[0] are the codes, specs[1] the scale factors. */
@@ -71,8 +110,12 @@ static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_ge
     NK_CHECK_AT(gates->n % 2 == 0, NK_VALUE_ERROR, args->b,
                 "shape %s, expected [G, 2 N, K/2]: the gates of each expert, then as many ups",
                 nk_shape_text(args->b).s);
+    NK_CHECK(args->gate_up == NK_GATE_UP_HALVES || args->sfb_layout == NK_SF_LINEAR, NK_VALUE_ERROR,
+             "scale_layout: 'blocked' for sfb, expected 'linear' with gate_up='interleaved'");
     gates->n /= 2;
-    NK_TRY(check_alphas(&args->alpha, problem->gates.groups, gates->n, args->a, &gates->alpha, &problem->alpha_ups));
+    problem->ups = part_ups(args->gate_up, gates);
+    NK_TRY(check_alphas(args, problem->gates.groups, gates->n, &gates->alpha, &problem->alpha_ups));
+    NK_TRY(check_biases(args, problem->gates.groups, gates->n, &gates->bias, &problem->bias_ups));
     if (args->quantized) return check_encoding(args, &a, problem, specs);
     return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &a, gates->m, gates->n, specs);
 }
@@ -104,9 +147,9 @@ nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *e
     nk_tensor specs[2];
     NK_TRY(check(args, &problem, specs));
     NK_TRY(check_outputs(args, specs, exec, &problem));
-    const nk_tensor *all[] = {args->out,          args->codes, args->scales,  args->a,
-                              args->b,            args->sfa,   args->sfb,     args->offsets,
-                              args->rows,         args->alpha.tensor, args->global_scale.tensor};
+    const nk_tensor *all[] = {args->out,  args->codes, args->scales,       args->a,
+                              args->b,    args->sfa,   args->sfb,          args->offsets,
+                              args->rows, args->bias,  args->alpha.tensor, args->global_scale.tensor};
     for (int i = 0; i < 3; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

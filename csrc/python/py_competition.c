@@ -7,7 +7,6 @@
 #include "py_grouped.h"
 #include "py_tensor.h"
 
-#include <math.h>
 #include <py_operators.h>
 
 static nk_status run_gemv(const void *args, nk_exec *exec) { return nk_gemv(args, exec); }
@@ -103,9 +102,8 @@ static int gemm(py_call *call, PyObject *const *v, PyObject **result)
 
 static int dual_gemm(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_dual_gemm_args args = {
-        .activation = {NK_SILU, INFINITY, 1},
-        .sfa_layout = NK_SF_BLOCKED, .sfb_layout = NK_SF_BLOCKED, .alpha1.value = 1, .alpha2.value = 1};
+    nk_dual_gemm_args args = *(const nk_dual_gemm_args *)py_dual_gemm.defaults;
+    args.sfa_layout = args.sfb_layout = NK_SF_BLOCKED;
     nk_tensor a, b1, b2, sfa, sfb1, sfb2, c;
     PyObject *data = py_items(call, v[0], "data", 10,
                               "a tuple (a, b1, b2, sfa, sfb1, sfb2, sfa_permuted, sfb1_permuted, sfb2_permuted, c)");

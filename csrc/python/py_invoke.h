@@ -4,7 +4,7 @@
 
 #include "py_state.h"
 
-#define PY_MAX_ARGS 20
+#define PY_MAX_ARGS 24
 
 /* How an argument is read (py_read.c), and so of what type its member is. */
 typedef enum py_kind {

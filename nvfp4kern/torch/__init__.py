@@ -16,7 +16,7 @@ from .. import _C
 from .._C import BackendError, backends, explain, warmup
 from ..arrays import tell_torch
 from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
-from ..types import Activation, Layout, Layouts, Score
+from ..types import Activation, GateUp, Layout, Layouts, Score
 from ..whole import apart, weights
 from ..whole import linear as _linear
 from . import generated, ops
@@ -161,7 +161,8 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
+    limit: float | None = None, activation_scale: float = 1.702,
     scale_layout: Layouts = "linear", out: Tensor | None = None, out_dtype: OutDtype = None,
     quantized: Literal[False] = False, global_scale: None = None,
     global_scale_inverse: None = None, data_dtype: None = None,
@@ -170,6 +171,7 @@ def grouped_dual_gemm(
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    bias: Tensor | None = None, gate_up: GateUp = "halves",
     activation: Literal["silu"] = "silu", limit: None = None, activation_scale: float = 1.702,
     scale_layout: Layouts = "linear", out: Sequence[Tensor] | None = None, out_dtype: None = None,
     quantized: Literal[True], global_scale: Scalar | None = None,
@@ -177,15 +179,15 @@ def grouped_dual_gemm(
 ) -> NVFP4[Tensor]: ...  # fmt: skip
 def grouped_dual_gemm(
     a: Any, b: Any, sfa: Any, sfb: Any, offsets: Any, *, rows: Any = None, rows_per_token: int = 1,
-    alpha: Any = None, activation: Any = "silu", limit: float | None = None,
-    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: Any = None,
-    out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
+    alpha: Any = None, bias: Any = None, gate_up: Any = "halves", activation: Any = "silu",
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: Any = None, out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
     global_scale_inverse: Any = None, data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), activation, *pair(scale_layout), rows,
-        rows_per_token, limit, activation_scale,
+        rows_per_token, limit, activation_scale, bias, gate_up,
     )  # fmt: skip
     if quantized:
         scales = global_scale, global_scale_inverse

@@ -54,13 +54,14 @@ def gemv(
 
 def dual_gemm(
     a: Tensor, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
-    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, activation: Activation = "silu",
-    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
-    out: Tensor | None = None, out_dtype: OutDtype = None,
+    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, bias1: Tensor | None = None,
+    bias2: Tensor | None = None, activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: Tensor | None = None,
+    out_dtype: OutDtype = None,
 ) -> Tensor:
     args = (
-        a, b1, b2, sfa, sfb1, sfb2, *number(alpha1, "alpha1"), *number(alpha2, "alpha2"),
-        activation, limit, activation_scale, *pair(scale_layout),
+        a, b1, b2, sfa, sfb1, sfb2, *number(alpha1, "alpha1"), *number(alpha2, "alpha2"), bias1,
+        bias2, activation, limit, activation_scale, *pair(scale_layout),
     )
     return one(
         _OPS.dual_gemm.default, _OPS.dual_gemm_out.default, args, out, dtype_of(out_dtype, out),
@@ -138,14 +139,14 @@ def _gemm(
 
 def _dual_gemm(
     a, b1, b2, sfa, sfb1, sfb2, alpha1=1.0, alpha1_tensor=None, alpha2=1.0, alpha2_tensor=None,
-    activation="silu", limit=None, activation_scale=1.702, sfa_layout="linear", sfb_layout="linear",
-    out_dtype=None, *, out=None,
+    bias1=None, bias2=None, activation="silu", limit=None, activation_scale=1.702,
+    sfa_layout="linear", sfb_layout="linear", out_dtype=None, *, out=None,
 ):
     return _C.dual_gemm(
         a, b1, b2, sfa, sfb1, sfb2, alpha1=either(alpha1, alpha1_tensor),
-        alpha2=either(alpha2, alpha2_tensor), activation=activation, limit=limit,
-        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
-        out_dtype=out_dtype,
+        alpha2=either(alpha2, alpha2_tensor), bias1=bias1, bias2=bias2, activation=activation,
+        limit=limit, activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout),
+        out=out, out_dtype=out_dtype,
     )
 
 
@@ -162,28 +163,28 @@ def _grouped_gemm(
 
 def _grouped_dual_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702,
-    out_dtype=None, *, out=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702, bias=None,
+    gate_up="halves", out_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), activation=activation, limit=limit,
-        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
-        out_dtype=out_dtype,
+        alpha=either(alpha, alpha_tensor), bias=bias, gate_up=gate_up, activation=activation,
+        limit=limit, activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout),
+        out=out, out_dtype=out_dtype,
     )
 
 
 def _grouped_dual_gemm_quantized(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702,
-    global_scale=1.0, global_scale_tensor=None, global_scale_inverse=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702, bias=None,
+    gate_up="halves", global_scale=1.0, global_scale_tensor=None, global_scale_inverse=None,
     global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), activation=activation, limit=limit,
-        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
-        quantized=True, global_scale=either(global_scale, global_scale_tensor),
+        alpha=either(alpha, alpha_tensor), bias=bias, gate_up=gate_up, activation=activation,
+        limit=limit, activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout),
+        out=out, quantized=True, global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
         data_dtype=data_dtype,
     )[:2]
@@ -252,9 +253,9 @@ REGISTERED = {
     ),
     "dual_gemm": (
         '''Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tensor sfb2, float alpha1=1.0,
-        Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None, str
-        activation="silu", float? limit=None, float activation_scale=1.702, str
-        sfa_layout="linear", str sfb_layout="linear"''',
+        Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None, Tensor?
+        bias1=None, Tensor? bias2=None, str activation="silu", float? limit=None, float
+        activation_scale=1.702, str sfa_layout="linear", str sfb_layout="linear"''',
         ("result",), _dual_gemm, "out_dtype",
     ),
     "grouped_gemm": (
@@ -267,15 +268,16 @@ REGISTERED = {
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
         sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
-        float activation_scale=1.702''',
+        float activation_scale=1.702, Tensor? bias=None, str gate_up="halves"''',
         ("result",), _grouped_dual_gemm, "out_dtype",
     ),
     "grouped_dual_gemm_quantized": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
         sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
-        float activation_scale=1.702, float global_scale=1.0, Tensor? global_scale_tensor=None,
-        float? global_scale_inverse=None, Tensor? global_scale_inverse_tensor=None''',
+        float activation_scale=1.702, Tensor? bias=None, str gate_up="halves", float
+        global_scale=1.0, Tensor? global_scale_tensor=None, float? global_scale_inverse=None,
+        Tensor? global_scale_inverse_tensor=None''',
         ("data", "scales"), _grouped_dual_gemm_quantized, "data_dtype",
     ),
     "route": (

@@ -331,9 +331,7 @@ def _activate(name, h, scale):
     f, minimum = _swish(scale) if name == "swiglu_oai" else ACTIVATIONS[name]
     ends = f(h.low), f(h.high)
     low, high = np.minimum(*ends), np.maximum(*ends)
-    exact, slack = f(h.exact), 0
-    if name == "relu2":  # a product
-        slack = np.abs(high)
+    exact, slack = f(h.exact), np.abs(high) if name == "relu2" else 0  # of a product
     if minimum is not None:
         low = np.where((h.low < minimum) & (minimum < h.high), f(np.float64(minimum)), low)
         slack = 8 * np.abs(exact)
@@ -346,12 +344,12 @@ def _activate(name, h, scale):
 
 
 def dual_gemm(
-    a, b1, b2, *, alpha1=1.0, alpha2=1.0, activation="silu", limit=np.inf, activation_scale=1.702,
-    c=1, nvfp4=True,
+    a, b1, b2, *, alpha1=1.0, alpha2=1.0, bias1=0.0, bias2=0.0, activation="silu", limit=np.inf,
+    activation_scale=1.702, c=1, nvfp4=True,
 ):  # fmt: skip
-    """act(alpha1 * a b1^T) * (alpha2 * a b2^T), with its interval."""
-    h = gemm(a, b1, alpha=alpha1, c=c, nvfp4=nvfp4).in_float32()
-    u = gemm(a, b2, alpha=alpha2, c=c, nvfp4=nvfp4).in_float32()
+    """act(alpha1 * a b1^T + bias1) * (alpha2 * a b2^T + bias2), with its interval."""
+    h = gemm(a, b1, alpha=alpha1, bias=bias1, c=c, nvfp4=nvfp4).in_float32()
+    u = gemm(a, b2, alpha=alpha2, bias=bias2, c=c, nvfp4=nvfp4).in_float32()
     limit, scale = np.float64(np.float32(limit)), np.float64(np.float32(activation_scale))
     h = Expected(*(np.minimum(part, limit) for part in (h.low, h.exact, h.high)))
     u = Expected(*(np.clip(part, -limit, limit) for part in (u.low, u.exact, u.high)))

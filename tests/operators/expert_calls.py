@@ -189,7 +189,7 @@ class Matrices:
 
     def of_expert(self, options, g):
         shape = len(self.values), self.n
-        vectors = {"alpha", "bias", "alpha1", "alpha2"} & options.keys()
+        vectors = {"alpha", "bias", "alpha1", "alpha2", "bias1", "bias2"} & options.keys()
         return options | {name: np.broadcast_to(options[name], shape)[g] for name in vectors}
 
     def check(self, got, offsets, a, c, dtype="float16"):
@@ -214,6 +214,16 @@ class Stack(Matrices):
             return reference.dual_gemm(a[rows], gates, ups, **self.of_expert(options, g))
 
         return expected
+
+    def interleave(self):
+        """Turns its rows, whose scale factors are linear, into those of gate_up="interleaved"."""
+        self.codes, self.sf = map(interleaved, (self.codes, self.sf))
+
+
+def interleaved(of_rows):
+    """[G, 2 n, ..] of gates, then of ups, with one of each in turn."""
+    of_bytes = of_rows.view(torch.uint8) if of_rows.element_size() == 1 else of_rows
+    return of_bytes.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2).contiguous()
 
 
 def alphas_of(kind, rng, experts, n):

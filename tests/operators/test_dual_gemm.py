@@ -81,6 +81,21 @@ def test_limits_of_gates_and_ups(backend, m, options):
     assert all((s < -8).any() and (s > 8).any() and (abs(s) < 0.4).any() for s in sums)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", (2, 33))
+def test_biases(backend, m, dtype):
+    """Of one matrix, or of both."""
+    rng, n = rng_of(5, m), 40
+    ops = dual_operands(rng, data.full_range, m, n, 304)
+    for names in (("bias1",), ("bias2",), ("bias1", "bias2")):
+        biases = {name: reference.round_to(rng.standard_normal(n), dtype) for name in names}
+        options = {"alpha1": 2.0**-14, "alpha2": 2.0**-14, "activation": "swiglu_oai"}
+        given = {name: floats(bias, dtype, backend.device) for name, bias in biases.items()}
+        got = run_dual(ops, backend.device, dtype="float32", **options, **given)
+        expected = expect_dual(ops, c=backend.c, **options, **biases)
+        assert_ok(reference.check(got, expected, "float32"), names)
+
+
 @pytest.mark.parametrize("order", ("row", "padded columns"))
 @pytest.mark.parametrize("activation", ("silu", "identity"))
 @pytest.mark.parametrize("n, k", [(120, 1024), (120, 4096), (200, 1024)])

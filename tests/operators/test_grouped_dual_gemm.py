@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from expert_calls import OFFSETS, Stack, Tokens, alphas_of, check_rows
+from expert_calls import OFFSETS, Stack, Tokens, alphas_of, check_rows, interleaved
 from generators import DTYPES, INFINITE, POISON, assert_ok, floats, rng_of, values
 
 import nvfp4kern
@@ -51,6 +51,33 @@ def test_alphas(backend, kind, n):
     got = b.run(a.tensor, a.sf, NOBODYS, alpha=given, dtype="float32")
     expected = b.expect(a.values, alpha1=alpha1, alpha2=alpha2, c=backend.c)
     check_rows(got, NOBODYS, expected, "float32")
+
+
+@pytest.mark.parametrize("kind", Stack.kinds)
+@pytest.mark.parametrize("n", (1, 27, 64))
+@pytest.mark.parametrize("offsets", (NOBODYS, [0, 2, 2, 5]), ids=str)
+def test_interleaved_rows_are_those_of_halves(backend, offsets, n, kind):
+    """As gpt-oss has them, with its gate and its biases: bytes are those of halves."""
+    rng, device = rng_of(6, n), backend.device
+    a = Tokens(rng, device, 44, 96, kind=kind, make=data.full_range)
+    b = Stack(rng, device, 3, n, 96, make=data.full_range)
+    given = {"alpha": rng.standard_normal((3, 2 * n)).astype(np.float32) * 2.0**-10}
+    given["bias"] = rng.standard_normal((3, 2 * n)).astype(np.float32)
+    options = {"activation": "swiglu_oai", "limit": 7.0}
+    of_rows = {name: floats(value, "float32", device) for name, value in given.items()}
+    halves = b.run(a.tensor, a.sf, offsets, dtype="float32", **options, **of_rows)
+    parts = {f"{name}{1 + i}": half for name, value in given.items()
+             for i, half in enumerate(np.split(value, 2, axis=1))}  # fmt: skip
+    expected = b.expect(a.values, c=backend.c, nvfp4=not a.halves, **parts, **options)
+    check_rows(halves, offsets, expected, "float32")
+    b.interleave()
+    of_rows = {name: interleaved(value) for name, value in of_rows.items()}
+    more = options | of_rows | {"gate_up": "interleaved"}
+    got = b.run(a.tensor, a.sf, offsets, dtype="float32", **more)
+    np.testing.assert_array_equal(got.view(np.uint32), halves.view(np.uint32))
+    blocked = Stack(rng, device, 3, n, 96, form="blocked")
+    with pytest.raises(ValueError, match="^scale_layout: 'blocked' for sfb, expected 'linear'"):
+        blocked.run(a.tensor, a.sf, offsets, **more)
 
 
 def test_it_is_grouped_gemm_of_the_stack_and_the_activation(device):

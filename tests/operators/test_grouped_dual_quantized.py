@@ -11,6 +11,7 @@ from expert_calls import (
     drawn,
     expert_of,
     int32,
+    interleaved,
 )
 from generators import INFINITE, Guarded, floats, from_numpy, raw, rng_of, scales, unchanged
 from rows import tiles_of
@@ -36,14 +37,14 @@ def encode(a, stack, offsets, *, count=None, **options):
     return raw(got.data), raw(got.scales)
 
 
-def gated_sums(a, w, alpha1=1.0, alpha2=1.0):
-    """The float32 gates and ups, of sums that are exact."""
-    sums = reference.gemm(a, w).rounded("float32")
+def gated_sums(a, w, alpha1=1.0, alpha2=1.0, bias=0.0):
+    """The float32 gates and ups, of sums that are exact. Biases are those of alphas of 1."""
+    sums = reference.gemm(a, w, bias=bias).rounded("float32")
     gates, ups = np.split(sums, 2, axis=-1)
     return gates * np.float32(alpha1), ups * np.float32(alpha2)
 
 
-def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0), inverse=None):
+def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0), inverse=None, bias=None):
     """Each expert's rows as quantize's model makes them; rows of nobody are as they were."""
     owner = expert_of(offsets, len(a))
     for part in got:
@@ -52,7 +53,7 @@ def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0), inverse=N
         rows = slice(offsets[g], offsets[g + 1])
         alpha1, alpha2 = (np.broadcast_to(of, (len(stack.values), stack.n))[g] for of in alphas)
         with np.errstate(all="ignore"):
-            gates, ups = gated_sums(a[rows], w, alpha1, alpha2)
+            gates, ups = gated_sums(a[rows], w, alpha1, alpha2, 0.0 if bias is None else bias[g])
         want = reference.quantize(gates, scale, ups, inverse)
         np.testing.assert_array_equal(got[1][rows], want[1], str(g))
         np.testing.assert_array_equal(got[0][rows], want[0], str(g))
@@ -138,6 +139,24 @@ def test_alphas(device, kind):
     given = float(given) if kind == "float" else floats(given, "float32", device)
     got = encode(a, stack, offsets, alpha=given, global_scale=0.125)
     check_bytes(got, offsets, a.values, stack, 0.125, (alpha1, alpha2))
+
+
+@pytest.mark.any_path
+@pytest.mark.parametrize(
+    "form, gate_up", [("linear", "halves"), ("blocked", "halves"), ("linear", "interleaved")]
+)
+@pytest.mark.parametrize("offsets", ([0, 9, 9, 40], [0, 2, 2, 5]), ids=str)
+def test_biases(device, offsets, form, gate_up):
+    """Sums with them are exact, too."""
+    rng, n = rng_of(10), 48
+    a, stack = Tokens(rng, device, 40, 64), Stack(rng, device, 3, n, 64, form=form)
+    bias = rng.integers(-9, 10, (3, 2 * n)).astype(np.float32)
+    given = floats(bias, "float16", device)
+    if gate_up == "interleaved":
+        stack.interleave()
+        given = interleaved(given)
+    got = encode(a, stack, offsets, bias=given, gate_up=gate_up, global_scale=0.125)
+    check_bytes(got, offsets, a.values, stack, 0.125, bias=bias)
 
 
 @pytest.mark.any_path

@@ -74,7 +74,7 @@ struct gemm_row_epilogue {
 
 struct dual_row_epilogue {
     nk_activation activation;
-    float alpha1, alpha2;
+    float alpha1, alpha2, bias1, bias2;
 
     __device__ static float alpha_of(nk_alpha alphas, int64_t expert, int64_t weight)
     {
@@ -82,9 +82,16 @@ struct dual_row_epilogue {
         return alpha_at(alphas, weight);
     }
 
+    __device__ static float bias_of(nk_bias biases, int64_t expert, int64_t weight)
+    {
+        if (biases.data) biases.data += expert * biases.group_stride;
+        return bias_at(biases, weight);
+    }
+
     __device__ dual_row_epilogue(const nk_dual_gemm_problem &p, const sm100_gemm_params &, const output_row &o,
                                  int64_t expert)
-        : activation(p.activation), alpha1(alpha_of(p.alpha1, expert, o.m)), alpha2(alpha_of(p.alpha2, expert, o.m))
+        : activation(p.activation), alpha1(alpha_of(p.alpha1, expert, o.m)), alpha2(alpha_of(p.alpha2, expert, o.m)),
+          bias1(bias_of(p.bias1, expert, o.m)), bias2(bias_of(p.bias2, expert, o.m))
     {
     }
 
@@ -94,8 +101,8 @@ struct dual_row_epilogue {
         float up[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            v[i] = __fmul_rn(alpha1, __uint_as_float(gates[i]));
-            up[i] = __fmul_rn(alpha2, __uint_as_float(ups[i]));
+            v[i] = __fmaf_rn(alpha1, __uint_as_float(gates[i]), bias1);
+            up[i] = __fmaf_rn(alpha2, __uint_as_float(ups[i]), bias2);
         }
         activate<COUNT>(activation, v, up);
     }

@@ -227,6 +227,8 @@ static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
                                   .d = g->d,
                                   .alpha1 = g->alpha1,
                                   .alpha2 = g->alpha2,
+                                  .bias1 = g->bias1,
+                                  .bias2 = g->bias2,
                                   .activation = g->activation};
 }
 

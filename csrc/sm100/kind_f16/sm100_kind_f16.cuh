@@ -1,6 +1,7 @@
 /* GEMMs with fp16 or bf16 tokens by tcgen05.mma.kind::f16:
  *   gemm:       D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
- *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+ *   dual_gemm:  D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k] + bias1[n])
+ *                                  * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k] + bias2[n]))
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  *   grouped_gemm, list:       the gemm of each group, of NVFP4 weights
  *   grouped_dual_gemm:        the dual_gemm of each expert's tokens with its gates, its ups and their alphas

@@ -1,4 +1,5 @@
-/* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k]) * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
+/* D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k] + bias1[n])
+ *                    * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k] + bias2[n]))
  *
  * Work: a tile is WARPS * 16 features (n) x TILE_M tokens (m) of one batch: half of a tile's weight rows are B1's
  * (gates), half are B2's (ups), of the same features. Gates and ups lie side by side in shared memory before they are
@@ -25,7 +26,8 @@ struct sm80_dual_gemm_operator : batch_operator<nk_dual_gemm_problem, TILE_M, WA
 
     template <typename STAGED> __device__ void store(const STAGED &staged, const batch_tile &tile, int first) const
     {
-        this->store_by(gated_sums<RUN>{this->p.alpha1, this->p.alpha2, this->p.activation}, staged, tile, first);
+        const nk_dual_gemm_problem &p = this->p;
+        this->store_by(gated_sums<RUN>{p.alpha1, p.alpha2, p.bias1, p.bias2, p.activation}, staged, tile, first);
     }
 };
 

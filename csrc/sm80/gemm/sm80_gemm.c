@@ -281,7 +281,10 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
     }
     cuda_groups groups;
     sm80_gating gating = {0};
-    if (d->gated) gating = (sm80_gating){d->gated->alpha2, d->gated->activation, d->gated->encoded};
+    if (d->gated) {
+        const gemm_gated *g = d->gated;
+        gating = (sm80_gating){g->b2, g->alpha2, g->bias2, g->activation, g->encoded};
+    }
     sm80_fill_groups(d, c, exec->workspace, &groups);
     return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, &gating}, exec);
 }

@@ -15,7 +15,9 @@ typedef struct sm80_gemm_scheduler {
 
 /* What grouped_dual_gemm's kernels take behind the groups. */
 typedef struct sm80_gating {
+    nk_operand ups;
     nk_alpha alpha_ups;
+    nk_bias bias_ups;
     nk_activation activation;
     nk_encoded_output encoded;
 } sm80_gating;

@@ -3,10 +3,11 @@
  *   gemm               D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n])
  *   grouped_gemm       the gemm of each expert's tokens with its weights, alpha and bias (contiguous form), or of
  *                      each group (list form)
- *   dual_gemm          D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k])
- *                                         * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k]))
- *   grouped_dual_gemm  the dual_gemm of each expert's tokens. Row n of B2 is row N + n of the expert's matrix. The
- *                      output may be NVFP4 in place of convert (sm90_gemm_encode.cuh)
+ *   dual_gemm          D[l,m,n] = convert(act(alpha1[n] * sum_k A[l,m,k] B1[l,n,k] + bias1[n])
+ *                                         * (alpha2[n] * sum_k A[l,m,k] B2[l,n,k] + bias2[n]))
+ *   grouped_dual_gemm  the dual_gemm of each expert's tokens. Row n of B2 is row N + n of the expert's matrix; or row
+ *                      2 n + 1, and row n of B1 is row 2 n. The output may be NVFP4 in place of convert
+ *                      (sm90_gemm_encode.cuh)
  *
  * Operands are swapped: weights are A of wgmma, from registers, so its M is our N; tokens are its B, from shared
  * memory, so its N is our M. A weight's codes are loaded to shared memory and decoded in registers. Tokens have 16

@@ -48,7 +48,8 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
             float *v = window + 4 * i;
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                v[j] = gated_value(f.alpha[0], v[j] * params.mma_scale, f.alpha[1], v[2 + j] * params.mma_scale);
+                v[j] = gated_value(__fmaf_rn(f.alpha[0], v[j] * params.mma_scale, f.bias[0]),
+                                   __fmaf_rn(f.alpha[1], v[2 + j] * params.mma_scale, f.bias[1]));
             transpose_8x8(v);
             const uint32_t amax = max(__float_as_uint(fabsf(v[0])), __float_as_uint(fabsf(v[1])));
             factors |= sf_of_amax(e, quad_max(amax)) << 8 * i;

@@ -97,12 +97,17 @@ template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const til
     return alpha;
 }
 
+template <class C> __device__ inline nk_bias bias_of(nk_bias bias, const tile_coord &tile)
+{
+    if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
+    return bias;
+}
+
 template <class C>
 __device__ inline lane_factors factors_of_lane(const nk_gemm_problem &p, const tile_coord &tile, const consumer &c)
 {
     const nk_alpha alpha = alpha_of<C>(p.alpha, tile);
-    nk_bias bias = p.bias;
-    if (C::EXPERTS && bias.data) bias.data += tile.l * bias.group_stride;
+    const nk_bias bias = bias_of<C>(p.bias, tile);
     lane_factors f;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -117,7 +122,8 @@ template <class C, typename P>
 __device__ inline lane_factors factors_of_lane(const P &p, const tile_coord &tile, const consumer &c)
 {
     const int64_t n = min((int64_t)tile.n + 32 * c.warpgroup + 8 * c.warp + c.lane / 4, p.n - 1);
-    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)}, {0, 0}};
+    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)},
+            {bias_at(bias_of<C>(p.bias1, tile), n), bias_at(bias_of<C>(p.bias2, tile), n)}};
 }
 
 /* gemm: `sums` are of the n8 groups from first_n8 on. */
@@ -178,8 +184,8 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
         float v[2 * N8S], up[2 * N8S]; /* of all groups, so that one's latency hides in the others */
 #pragma unroll
         for (int i = 0; i < 2 * N8S; i++) {
-            v[i] = __fmul_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * params.mma_scale);
-            up[i] = __fmul_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale);
+            v[i] = __fmaf_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * params.mma_scale, f.bias[0]);
+            up[i] = __fmaf_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale, f.bias[1]);
         }
         activate<2 * N8S>(p.activation, v, up);
         if (vectors) {

@@ -243,6 +243,7 @@ nk_status sm90_run_gemv_dual(const gemm_desc *d, const sm90_gemv_choice *choice,
     const nk_dual_gemm_problem *p = d->params;
     nk_gemv_problem first = *d->gemm;
     first.alpha = p->alpha1;
-    const sm90_gemv_dual dual = {.b = p->b2, .alpha = p->alpha2, .activation = p->activation};
+    first.bias = p->bias1;
+    const sm90_gemv_dual dual = {.b = p->b2, .alpha = p->alpha2, .bias = p->bias2, .activation = p->activation};
     return sm90_gemv_run(&first, &dual, NULL, choice, exec);
 }

@@ -1,5 +1,6 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
- * DUAL: D[l,m,n] = convert(act(alpha[n] * sum_k X[l,m,k] W[l,n,k]) * (alpha2[n] * sum_k X[l,m,k] W2[l,n,k])).
+ * DUAL: D[l,m,n] = convert(act(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n])
+ *                          * (alpha2[n] * sum_k X[l,m,k] W2[l,n,k] + bias2[n])).
  * Experts: row l of D is one token times the matrix of an expert, see sm90_gemv_experts. One bf16 token is converted to
  * fp16 if that is exact (fp16_conversion_of_token).
  *

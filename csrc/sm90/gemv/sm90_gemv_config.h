@@ -62,6 +62,7 @@ NK_HD int32_t sm90_gemv_consumers_before(uint32_t start)
 typedef struct sm90_gemv_dual {
     nk_operand b;
     nk_alpha alpha;
+    nk_bias bias;
     nk_activation activation;
     int32_t first_sf_row; /* of blocked scale factors: where b begins in their first atom */
 } sm90_gemv_dual;

@@ -61,6 +61,7 @@ nk_status sm90_run_gemv_experts(const gemm_desc *d, const sm90_gemv_choice *choi
     if (d->gated) {
         dual = (sm90_gemv_dual){.b = *d->up,
                                 .alpha = d->gated->alpha2,
+                                .bias = d->gated->bias2,
                                 .activation = d->gated->activation,
                                 .first_sf_row = (int32_t)(d->gemm->n % NK_SF_ATOM_ROWS)};
         experts.encoded = d->gated->encoded;

@@ -225,6 +225,7 @@ __device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_t
     const float scale = in_cluster ? 1 : product_scale;
     const int first = dual_position(w.first_row + e.first_position);
     const nk_alpha gates = expert_alpha(p.alpha, w), ups = expert_alpha(p.dual.alpha, w);
+    const nk_bias bias = expert_bias(p.bias, w), bias_ups = expert_bias(p.dual.bias, w);
     if (in_cluster) send_partials(s, w, tokens, e, product_scale, partials);
 #pragma unroll 1
     for (int position = e.row; 2 * position < e.rows; position += e.step) {
@@ -232,8 +233,9 @@ __device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_t
         const int n = dual_row<ACCESS>(first + position);
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
         if (2 * n >= s.n) continue;                                 /* a position without a row */
-        float gate[1] = {__fmul_rn(alpha_at(gates, n), sum_strided(at, summands, stride) * scale)};
-        float up[1] = {__fmul_rn(alpha_at(ups, n), sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale)};
+        float gate[1] = {__fmaf_rn(alpha_at(gates, n), sum_strided(at, summands, stride) * scale, bias_at(bias, n))},
+              up[1] = {__fmaf_rn(alpha_at(ups, n), sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale,
+                                 bias_at(bias_ups, n))};
         activate<1>(p.dual.activation, gate, up);
         store_float(output_at(p.d, w.l, w.row + e.token, n), p.d.dtype, gate[0]);
     }
