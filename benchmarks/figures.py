@@ -1,12 +1,12 @@
 """Writes measured figures into the documents: `python benchmarks/figures.py`, or `--check`.
 
 They come from benchmarks/results: gpu.json and cpu.json are what `python -m nvfp4kern bench --json`
-wrote, overhead.json, decode.json and first_load.json what `--json` of benchmarks/NAME.py wrote,
-blackwell_model.json what benchmarks/blackwell_model.py wrote (figures_model.py has its blocks).
-Counts of the simulated GPU come from tests/ptxsim/results: sm100_whole.json and sm100_choices.json
-are what `python -m tests.ptxsim whole` and `choices` wrote. A block `<!-- figures: NAME -->` ..
-`<!-- end -->` of a document is written by the function of that name in BLOCKS. `--check` writes
-nothing and exits with 1 where something would change.
+wrote, overhead.json, decode.json, first_load.json and recipes.json what `--json` of
+benchmarks/NAME.py wrote, blackwell_model.json what benchmarks/blackwell_model.py wrote
+(figures_model.py has its blocks). Counts of the simulated GPU come from tests/ptxsim/results:
+sm100_whole.json and sm100_choices.json are what `python -m tests.ptxsim whole` and `choices` wrote.
+A block `<!-- figures: NAME -->` .. `<!-- end -->` of a document is written by the function of that
+name in BLOCKS. `--check` writes nothing and exits with 1 where something would change.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def timed(found):
 
 
 WORDS = ("operator", "shape", "layer", "by", "layout", "alternative", "call", "model", "how")
-WORDS += ("choice", "why", "counted", "kernel", "tile", *figures_model.WORDS)
+WORDS += ("recipe", "inputs", "choice", "why", "counted", "kernel", "tile", *figures_model.WORDS)
 """Columns that hold no numbers."""
 
 
@@ -182,6 +182,28 @@ def of_first_load(first_load, **_):
     return fill(f"{where}, all portable kernels: {', '.join(said)}.", 120) + "\n"
 
 
+def of_recipes(recipes, **_):
+    """The model in 16 bits, and what each recipe and each way to quantise inputs makes of it."""
+    if not recipes:
+        return ABSENT
+    rows, facts = recipes["rows"], recipes["training"]
+    header = ["recipe", "inputs", "perplexity", "loss above, nats", "KL, mean", "KL, 99 %"]
+    header += ["error of results", "error of weights"]
+    lines = [["none", "16-bit", f"{rows[0]['perplexity_of_reference']:.4f}", *[""] * 5]]
+    for row in rows:
+        inputs = "16-bit" if row["inputs"] is None else f"NVFP4, {row['inputs']}"
+        lines.append(
+            [row["recipe"], inputs, f"{row['perplexity']:.4f}",
+             f"{row['more']:.4f} ± {row['error']:.4f}",
+             *(number(row["kl"][name]) for name in ("mean", "p99")),
+             *(f"{row[name]:.4f}" for name in ("results", "weights"))]
+        )  # fmt: skip
+    what = f"{facts['parameters'] / 1e6:.1f} million parameters"
+    what += f", trained on {facts['bytes_seen'] / 1e6:.1f} MB"
+    what += f", compared on {rows[0]['positions']} bytes"
+    return measured_on(recipes, what) + table(header, lines)
+
+
 def shape_text(shape):
     """MxNxK, or of a list of groups as many as there are and their common NxK."""
     if isinstance(shape[0], int):
@@ -306,6 +328,7 @@ BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "overhead": of_overhead,
     "decode": of_decode,
     "first-load": of_first_load,
+    "recipes": of_recipes,
     "sm100-whole": of_whole,
     "sm100-choices": of_choices,
 }
@@ -324,7 +347,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1: something is old")
     only_check = parser.parse_args().check
-    names = ("gpu", "cpu", "overhead", "decode", "first_load", "blackwell_model")
+    names = ("gpu", "cpu", "overhead", "decode", "first_load", "recipes", "blackwell_model")
     results = {name: result(name) for name in names}
     results |= {name: result(name, SIMULATED) for name in ("sm100_whole", "sm100_choices")}
     new = {path: written(path.read_text(), results) for path in DOCUMENTS}

@@ -35,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> None:
     if arguments.plot:
-        from . import plots  # its absence is known now, not after minutes
+        from . import plots  # what is missing is known now, not after minutes
+
+        plots.check(arguments.plot)
     for option in ("json", "plot"):
         check_writable(f"--{option}", getattr(arguments, option))
     try:

@@ -43,7 +43,8 @@ def compare_folders(
     model = open_model(ours, device, dtype)
     check_ids(ids, model)
     sequences = list(ids.split(context_of(model, context)))
-    exact = open_model(theirs, device, str(model.dtype).removeprefix("torch."))
+    dtype = str(model.get_input_embeddings().weight.dtype).removeprefix("torch.")
+    exact = open_model(theirs, device, dtype)
     return compare_models(exact, model, tqdm(sequences, desc="comparing", disable=None))
 
 

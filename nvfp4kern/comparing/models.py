@@ -49,9 +49,7 @@ def compare_models(
             parts += scored(*logits, ids)
             count += 1
     if not parts:
-        raise ValueError(
-            "sequences: no token follows another, expected two in one of them at least"
-        )
+        raise ValueError("sequences: no token follows another, expected two tokens in one of them")
     columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
     found = {
         name: LayerErrors(squares.error(), weights[name])

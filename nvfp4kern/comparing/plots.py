@@ -12,6 +12,13 @@ from .measures import Comparison
 DPI = 130
 
 
+def check(path: Path) -> None:
+    """ValueError where the file's ending is no format."""
+    known = Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ValueError(f"--plot: {str(path)!r}, expected a file that ends in .png, .svg or .pdf")
+
+
 def draw(found: Comparison, path: Path) -> None:
     """Writes the file, whose ending says the format."""
     figure = Figure((13, 5), dpi=DPI, layout="constrained")
@@ -19,7 +26,8 @@ def draw(found: Comparison, path: Path) -> None:
     kinds = defaultdict(list)
     for at, (name, errors) in enumerate(found.layers.items()):
         number = re.search(r"\d+", name)
-        kinds[name.rpartition(".")[2]].append((int(number[0]) if number else at, errors.output))
+        kind = ".".join(name.split(".")[-2:])
+        kinds[kind].append((int(number[0]) if number else at, errors.output))
     for kind, points in kinds.items():
         left.plot(*zip(*points, strict=True), marker="o", ms=4, lw=1.2, label=kind)
     left.xaxis.set_major_locator(MaxNLocator(integer=True))

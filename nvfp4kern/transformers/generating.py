@@ -19,7 +19,7 @@ from ..nn import NVFP4Linear
 from .opened import folder_of, layers_of, open_model, open_tokenizer
 
 WARM = 3
-"""New tokens before the clock runs: kernels are loaded by then, and the decoding is compiled."""
+"""New tokens before the clock runs: by then kernels are loaded for the prompt and for one token."""
 UNFINISHED = "\ufffd"
 """What a tokenizer makes of the first bytes of a character."""
 
@@ -84,6 +84,7 @@ def configured(given: Any, arguments: argparse.Namespace, tokenizer: Any) -> Any
     """The folder's generation configuration with what the arguments say."""
     config = deepcopy(given)
     config.max_new_tokens, config.max_length = arguments.max_new_tokens, None
+    config.num_beams = 1  # beams have no words before the end
     config.do_sample = arguments.sample or arguments.temperature is not None
     if arguments.temperature is not None:
         config.temperature = arguments.temperature

@@ -42,8 +42,8 @@ def open_model(folder: Path, device: str, dtype: str = "auto") -> Any:
     beside = (folder / "hf_quant_config.json").exists()
     if beside and not said:
         options["quantization_config"] = NVFP4KernConfig()
-    wide = config.get_text_config().dtype in (None, torch.float32)
-    if dtype == "auto" and (said or beside) and wide:
+    wide = config.get_text_config().dtype == torch.float32
+    if dtype == "auto" and wide and (said or beside):
         dtype = "bfloat16"
     if device != "cpu":
         import accelerate  # noqa: F401, without which transformers takes no device_map

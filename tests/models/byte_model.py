@@ -1,19 +1,18 @@
-"""A tokenizer that needs no file and has an id for each byte, and folders that have it."""
+"""Folders of tiny models whose tokenizer has an id for each byte."""
 
-import shutil
+import sys
+from pathlib import Path
+
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 
 
 def byte_tokenizer(**options):
-    """UTF-8: 256 ids in the order of GPT-2's alphabet."""
-    import tokenizers
-    import transformers
+    """That of benchmarks/recipes.py."""
+    if BENCHMARKS not in sys.path:
+        sys.path.insert(0, BENCHMARKS)
+    import recipes
 
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    ids = {letter: i for i, letter in enumerate(alphabet)}
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **options)
+    return recipes.byte_tokenizer(**options)
 
 
 def make(path, architecture="llama", seed=0, **options):
@@ -26,9 +25,8 @@ def make(path, architecture="llama", seed=0, **options):
     config = transformers.AutoConfig.for_model(**ARCHITECTURES[architecture].config | changes)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    shutil.rmtree(path, ignore_errors=True)
     model.generation_config.do_sample, model.generation_config.top_k = True, 40
-    model.generation_config.temperature = 0.7
+    model.generation_config.temperature, model.generation_config.num_beams = 0.7, 2
     model.save_pretrained(path)
     byte_tokenizer(**options).save_pretrained(path)
     return path

@@ -283,6 +283,7 @@ def test_sequences_are_no_longer_than_the_models_positions(compare):
         (["--context", "1"], {}, "--context: 1, expected 2 to 64"),
         (["--json", "/nowhere/a.json"], {}, "--json: cannot be written: "),
         (["--plot", "/nowhere/a.png"], {}, "--plot: cannot be written: "),
+        (["--plot", "a.qqq"], {}, "--plot: 'a.qqq', expected a file that ends in .png, "),
         ([], {"text": "none"}, "--text: "),
         ([], {"text": "short"}, "--text: has 1 tokens, expected at least 2"),
         ([], {"text": "binary"}, "--text: "),

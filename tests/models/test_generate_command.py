@@ -70,7 +70,8 @@ def text_of(path, prompt, seed=0, **options):
     assert sum(isinstance(each, NVFP4Linear) for each in model.modules())
     tokenizer = byte_tokenizer()
     ids = tokenizer(prompt, return_tensors="pt").input_ids
-    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0} | options
+    options |= {"max_new_tokens": 20, "pad_token_id": 0, "num_beams": 1}
+    options = {"do_sample": False} | options
     torch.manual_seed(seed)
     new = model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1] :]
     return tokenizer.decode(new), ids.shape[1]
