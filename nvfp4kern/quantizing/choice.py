@@ -64,10 +64,13 @@ def choose(files: Files, exclude: Iterable[str]) -> Choice:
         else:
             candidates[module] = tensor
     found.by, refused = _by_model(files, candidates, found.kept, tuple(exclude))
+    across = [tensor for tensor in candidates.values() if lies_across(files, tensor)]
     for module, tensor in candidates.items():
         if module in refused:
             found.kept[module] = refused[module]
         else:
+            if tensor in across:
+                files.transpose(tensor)
             found.weights[tensor] = _weights(files, module, tensor)
     return found
 
@@ -106,11 +109,30 @@ def _why_no_stack(files: Files, module: str) -> str | None:
     if any(f"{parent}.{name}_bias" in files.tensors for name in STACKS):
         return "a stack of experts with biases"
     (e, n, k), other = up.shape, down.shape
+    if lies_across(files, module):
+        n, k, other = k, n, (e, other[2], other[1])
     if other != (e, k, n // 2) or n % 2:
-        return "a stack of experts that is transposed, or has no gate"
+        return f"a stack of experts with gate_up_proj {list(up.shape)} and down_proj {list(other)}"
     if k % SF_VEC or other[-1] % SF_VEC or not e * n * k:
         return f"K = {k} and {other[-1]}, expected multiples of {SF_VEC}"
     return None
+
+
+def lies_across(files: Files, tensor: str) -> bool:
+    """Whether a tensor is of a stack whose weights are [E, 2 I, H] and [E, H, I] transposed, as
+    Llama-4's are. No sizes fit both ways."""
+    parent, _, last = tensor.rpartition(".")
+    both = [files.tensors.get(f"{parent}.{name}") for name in STACKS]
+    if last not in STACKS or None in both:
+        return False
+    up, down = (each.shape for each in both if each is not None)
+    return up[2] == 2 * down[1] and up[1] == down[2]
+
+
+def _shape(files: Files, tensor: str) -> tuple[int, ...]:
+    """As quantize_ takes it."""
+    shape = files.tensors[tensor].shape
+    return (shape[0], shape[2], shape[1]) if lies_across(files, tensor) else shape
 
 
 def _excluded(module: str, patterns: Iterable[str]) -> str | None:
@@ -135,7 +157,7 @@ def _by_model(
     except Exception as error:  # whatever transformers raises for a configuration
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"names, as transformers has no such model: {reason}"[:200], _by_names(candidates)
-    shapes = {m: files.tensors[tensor].shape for m, tensor in candidates.items()}
+    shapes = {m: _shape(files, tensor) for m, tensor in candidates.items()}
     others = [f"{module}.weight" for module in kept]
     shapes_kept = {
         other.removesuffix(".weight"): files.tensors[other].shape

@@ -16,6 +16,8 @@ from .architecture import Architecture
 
 TOKENS, SEQUENCE, BATCH = 1 << 16, 512, 4
 """Tokens of a text that are run at most, tokens of a sequence, and sequences at a time."""
+PRODUCTS = (nn.functional.linear, torch.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+"""What experts multiply their weights by."""
 
 
 def largest_inputs(
@@ -77,8 +79,8 @@ def places(model: nn.Module, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class Largest(TorchFunctionMode):
-    """Sees each linear layer's input by a hook, and that of experts in their calls of
-    torch.nn.functional.linear, of which they make one for each expert and weight."""
+    """Sees each linear layer's input by a hook, and that of experts in their products, of which
+    they make one for each expert and weight, or one for all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,9 +103,10 @@ class Largest(TorchFunctionMode):
             self.values[name] = torch.maximum(value, self.values.get(name, value))
 
     def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore
-        if function is nn.functional.linear and self._experts:
+        if function in PRODUCTS and self._experts:
             name, module = self._experts
             for key in ("gate_up_proj", "down_proj"):
-                if args[1].shape == getattr(module, key).shape[1:]:
+                stack = getattr(module, key).shape
+                if args[1].shape in (stack, stack[1:]):
                     self._add(f"{name}.{key}", args[0])
         return function(*args, **(kwargs or {}))

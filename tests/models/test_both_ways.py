@@ -2,6 +2,7 @@
 across, of MXFP4 and of SVDQuant. Experts that no layer computes are refused by name."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from nvfp4kern.checkpoint import (  # noqa: E402
 )
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
+from nvfp4kern.quantizing import quantize_folder  # noqa: E402
+from nvfp4kern.transformers.calibration import Largest  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet")
 OTHERS = ("compressed-tensors", "quark", "mxfp4")
@@ -41,6 +44,11 @@ QUARK = {
     },
     "exclude": ["lm_head"],
 }  # fmt: skip
+ARIA = dict(
+    vocab_size=128, hidden_size=64, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, moe_num_experts=4, moe_topk=2,
+    moe_num_shared_experts=2, max_position_embeddings=64, pad_token_id=0,
+)  # fmt: skip
 NEMOTRON_H = dict(
     vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=64,
@@ -215,3 +223,37 @@ def test_mxfp4(checkpoint, tmp_path, producer):
     theirs, own = by_both_ways(tmp_path)
     assert isinstance(theirs.model.layers[0].mlp.up_proj, NVFP4Linear)
     assert torch.equal(logits(theirs), logits(own)) and bool(logits(own).isfinite().all())
+
+
+def test_a_folder_of_llama_4_is_quantised(tmp_path):
+    """Its stacks lie across in the folder, too."""
+    _, model = built("llama4_text", LLAMA4)
+    model.save_pretrained(tmp_path / "plain")
+    made = quantize_folder(tmp_path / "plain", tmp_path / "made", verify=True)
+    assert max(made.errors.values()) < 0.12
+    assert not any("experts" in name for name in made.kept)
+    quantize_(model)
+    theirs, own = by_both_ways(tmp_path / "made")
+    assert torch.equal(logits(theirs), logits(own))
+    (stack,) = (each for each in model.modules() if isinstance(each, NVFP4Experts))
+    (again,) = (each for each in own.modules() if isinstance(each, NVFP4Experts))
+    assert torch.equal(stack.down_proj, again.down_proj)
+
+
+@pytest.mark.parametrize("name, sizes", [("llama4_text", LLAMA4), ("aria_text", ARIA)])
+def test_calibration_sees_what_stacks_that_lie_across_get(name, sizes):
+    _, model = built(name, sizes)
+    model.set_experts_implementation("eager")
+    (path, *_) = (n for n, each in model.named_modules() if n.endswith(".experts"))
+    seen = {}
+    experts = model.get_submodule(path)
+    if NVFP4Experts.why_not(experts):
+        pytest.skip(f"this transformers has no stack in {name}")
+    experts.register_forward_pre_hook(lambda _, given: seen.update(given=given[0]))
+    with ExitStack() as hooks, Largest() as found, torch.no_grad():
+        for each, module in model.named_modules():
+            for hook in found.hooks(each, module):
+                hooks.callback(hook.remove)
+        model(input_ids=PROMPT)
+    assert found.values[f"{path}.gate_up_proj"] <= seen["given"].abs().amax()
+    assert 0 < found.values[f"{path}.gate_up_proj"] and 0 < found.values[f"{path}.down_proj"]
