@@ -165,11 +165,7 @@ class Assignment:
             }
             if isinstance(old, ExpertParallel):
                 return old.unset(**options)
-            if isinstance(old, NVFP4Experts):
-                sizes = old.hidden_size, old.intermediate_size, old.num_experts
-            else:
-                sizes = NVFP4Experts.sizes_of(old)
-            return NVFP4Experts(*sizes, device="meta", **options)
+            return NVFP4Experts(**NVFP4Experts.options_of(old), device="meta", **options)
         if len(scaled) > 1:
             raise CheckpointError(f"{name}: only some of its layers have a pre_quant_scale")
         if isinstance(old, NVFP4Linear):

@@ -49,7 +49,7 @@ class ExpertParallel(Slice, NVFP4Experts):
     reduce_dtype: in which the ranks' sums are sent and added: None is x's dtype, so each of them is
         rounded to it; torch.float32 takes twice the bytes and rounds once, at the end.
     group: of torch.distributed, None for all processes.
-    input_quant: see NVFP4Experts.
+    input_quant, and what is not listed here: see NVFP4Experts.
 
     Parameters are those of NVFP4Experts with the rank's experts alone. But the input scales are
     those of all experts, [E, 2] and [E]: a token is quantised once, with the largest of them.
@@ -74,6 +74,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         input_scale_inverse: bool = False,
         row_scales: bool = False,
         device: Any = None,
+        **gating: Any,
     ) -> None:
         choice("tokens", tokens, ("own", "same"))
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
@@ -89,6 +90,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             input_scale_inverse=input_scale_inverse,
             row_scales=row_scales,
             device=device,
+            **gating,
         )
         self.rank, self.world, self.group, self.agreed = rank, world, group, set()
         self.all_experts, self.first_expert = num_experts, first
@@ -106,8 +108,8 @@ class ExpertParallel(Slice, NVFP4Experts):
 
     def unset(self, **options: Any) -> Self:
         """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
-        sizes = self.hidden_size, self.intermediate_size, self.all_experts
-        return type(self)(*sizes, device="meta", **options, **self.options)
+        own = self.options_of(self) | {"num_experts": self.all_experts}
+        return type(self)(**own, device="meta", **options, **self.options)
 
     @classmethod
     def slice_of(cls, layer: nn.Module, **options: Any) -> Self:
@@ -127,14 +129,14 @@ class ExpertParallel(Slice, NVFP4Experts):
                 raise ValueError("layer: experts with values, expected them quantised or on 'meta'")
             if type(layer).__name__ in SORTED:
                 raise ValueError(f"layer: {type(layer).__name__} gets its tokens without ids")
-            return cls(*cls.sizes_of(layer), device="meta", **options).train(layer.training)
-        sizes = layer.hidden_size, layer.intermediate_size, layer.num_experts
+            own = cls.options_of(layer)
+            return cls(**own, device="meta", **options).train(layer.training)
         options |= {
             "input_quant": layer.input_quant,
             "input_scale_inverse": layer.inverse,
             "row_scales": layer.row_scales,
         }
-        made = cls(*sizes, device="meta", **options)
+        made = cls(**cls.options_of(layer), device="meta", **options)
         if not layer.down_proj.is_meta:
             for name, value in layer.named_parameters():
                 own = made.own(name, value.data)

@@ -1,12 +1,13 @@
 """The experts of a mixture, with NVFP4 weights, stacked."""
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
+from ..types import Activation
 from . import stacks
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
 from .linear import autocast, quantize_input, readable, static_scale
@@ -18,7 +19,7 @@ WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class NVFP4Experts(Frozen):
-    """E experts, each down(silu(gate(x)) * up(x)), as two grouped products over all tokens.
+    """E experts, each down(act(gate(x)) * up(x)), as two grouped products over all tokens.
 
     Parameters, by the names of ModelOpt's stacked files:
         gate_up_proj                 uint8 [E, 2 I, H/2], the rows of gate, then those of up
@@ -29,6 +30,8 @@ class NVFP4Experts(Frozen):
         down_proj_weight_scale       float8_e4m3fn [E, H, I/16]
         down_proj_weight_scale_2     float32 [E]
         down_proj_input_scale        float32 [E], with input_quant="static" alone
+        gate_up_proj_bias            dtype [E, 2 I], those of gate, then those of up, with bias=True
+        down_proj_bias               dtype [E, H], the same
     With row_scales=True a global scale is of a row, [E, 2 I] and [E, H].
     With input_scale_inverse=True `.._input_scale_inverse` take the place of the input scales, as in
     NVFP4Linear.
@@ -37,9 +40,12 @@ class NVFP4Experts(Frozen):
 
     input_quant: None (W4A16), "static" or "dynamic", as in NVFP4Linear. A token is quantised once
         for all its experts, so a static scale is the largest of the experts' scales.
+    activation, limit, activation_scale: the gate, as in nvfp4kern.grouped_dual_gemm; gpt-oss has
+        "swiglu_oai" with limit=7.
 
     With NVFP4KERN_BATCH_INVARIANT=1 the other tokens of a call change no bit of a token's result.
-    x and top_k_weights have gradients. That of x dequantises all experts.
+    x and top_k_weights have gradients, and so have biases that were asked for one. That of x
+    dequantises all experts.
 
     Raises ValueError where H or I is no multiple of 16.
     """
@@ -64,7 +70,12 @@ class NVFP4Experts(Frozen):
         input_quant: InputQuant = None,
         input_scale_inverse: bool = False,
         row_scales: bool = False,
+        bias: bool = False,
+        activation: Activation = "silu",
+        limit: float | None = None,
+        activation_scale: float = 1.702,
         device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         for name, size in (("hidden_size", hidden_size), ("intermediate_size", intermediate_size)):
@@ -73,6 +84,12 @@ class NVFP4Experts(Frozen):
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
         self.num_experts = num_experts
         self.input_quant: InputQuant = choice("input_quant", input_quant, INPUT_QUANTS)
+        choice("activation", activation, get_args(Activation))
+        self.gating: dict[str, Any] = {
+            "activation": activation,
+            "limit": limit,
+            "activation_scale": activation_scale,
+        }
         h, i, e, where = hidden_size, intermediate_size, num_experts, {"device": device}
         f32: dict[str, Any] = {"dtype": torch.float32, **where}
         self.gate_up_proj = frozen(e, 2 * i, h // 2, dtype=torch.uint8, **where)
@@ -82,6 +99,10 @@ class NVFP4Experts(Frozen):
         self.down_proj = frozen(e, h, i // 2, dtype=torch.uint8, **where)
         self.down_proj_weight_scale = frozen(e, h, i // SF_VEC, dtype=E4M3, **where)
         self.down_proj_weight_scale_2 = frozen(*(e, h) if row_scales else (e,), **f32)
+        self.gate_up_proj_bias: nn.Parameter | None = None
+        self.down_proj_bias: nn.Parameter | None = None
+        if bias:
+            self._set_biases(*(torch.empty(e, n, dtype=dtype, **where) for n in (2 * i, h)))
         static = input_quant == "static"
         self.inverse = static and input_scale_inverse
         self._set_input_scales(e, device)
@@ -91,6 +112,10 @@ class NVFP4Experts(Frozen):
         for name in ("gate_up_input", "down_input"):
             value = torch.full((), torch.nan, **f32) if static else None
             self.register_buffer(name, value, persistent=False)
+
+    def _set_biases(self, gate_up: Tensor, down: Tensor) -> None:
+        self.gate_up_proj_bias = nn.Parameter(gate_up, requires_grad=False)
+        self.down_proj_bias = nn.Parameter(down, requires_grad=False)
 
     def _set_input_scales(self, experts: int, device: Any) -> None:
         """Makes input scales of so many experts, or their inverses, or neither."""
@@ -106,20 +131,28 @@ class NVFP4Experts(Frozen):
         return stacks.why_not(module)
 
     @classmethod
+    def options_of(cls, module: nn.Module) -> dict[str, Any]:
+        """What of the class's arguments follows from a stack of transformers, or from NVFP4Experts.
+        ValueError where why_not(module) has a reason."""
+        if isinstance(module, NVFP4Experts):
+            names = ("hidden_size", "intermediate_size", "num_experts")
+            found = {name: getattr(module, name) for name in names} | module.gating
+            bias = module.down_proj_bias
+        else:
+            reason, gate = cls.why_not(module), stacks.gate_of(module)
+            if reason or isinstance(gate, str):
+                raise ValueError(f"experts: {type(module).__name__} {reason}")
+            e, h, i = stacks.matrices(module)[1].shape
+            found = {"hidden_size": h, "intermediate_size": i, "num_experts": e} | gate.options
+            bias = stacks.biases(module)[1]
+        return found | {"bias": bias is not None, "dtype": None if bias is None else bias.dtype}
+
+    @classmethod
     def like(
         cls, module: nn.Module, *, input_quant: InputQuant = None, device: Any = None
     ) -> "NVFP4Experts":
         """Experts of the same sizes, unset. ValueError where why_not(module) has a reason."""
-        return cls(*cls.sizes_of(module), input_quant=input_quant, device=device)
-
-    @classmethod
-    def sizes_of(cls, module: nn.Module) -> tuple[int, int, int]:
-        """hidden_size, intermediate_size, num_experts. ValueError as `like` raises."""
-        reason = cls.why_not(module)
-        if reason:
-            raise ValueError(f"experts: {type(module).__name__} {reason}")
-        e, h, i = stacks.matrices(module)[1].shape
-        return h, i, e
+        return cls(**cls.options_of(module), input_quant=input_quant, device=device)
 
     @classmethod
     def from_experts(
@@ -128,11 +161,16 @@ class NVFP4Experts(Frozen):
         """Quantises transformers' stacked experts; the options are NVFP4Config's."""
         choice("input_quant", input_quant, (None, "dynamic"))
         experts = cls.like(module, input_quant=input_quant, device=module.down_proj.device)
-        up, down = stacks.matrices(module)
+        (up, down), gate = stacks.matrices(module), stacks.gate_of(module)
+        assert not isinstance(gate, str)
         for e in range(experts.num_experts):
-            for j, half in enumerate(up[e].chunk(2)):
+            for j, half in enumerate(gate.halves(up[e])):
                 experts.expert_weight("gate_up_proj", e, j, *quantize_weight(half, recipe))
             experts.expert_weight("down_proj", e, 0, *quantize_weight(down[e], recipe))
+        of_up, of_down = stacks.biases(module)
+        if of_up is not None and of_down is not None:
+            gates_and_ups = torch.cat(gate.halves(of_up.detach(), 1), 1)
+            experts._set_biases(gates_and_ups, of_down.detach().clone())
         experts.finish()
         return experts
 
@@ -246,17 +284,19 @@ class NVFP4Experts(Frozen):
 
         Tokens are gathered by the product itself, but where a gradient is to be scattered back.
         """
-        if wants_gradient(x):
-            gate_up = _Gradient.apply(x[sorted_rows // k], self, "gate_up", offsets)
-            gate, up = gate_up.chunk(2, dim=-1)
-            return _Gradient.apply(nn.functional.silu(gate) * up, self, "down", offsets)
+        biases = self.gate_up_proj_bias, self.down_proj_bias
+        if any(wants_gradient(each) for each in (x, *biases) if each is not None):
+            rows = x[sorted_rows // k]
+            gate_up = _Gradient.apply(rows, biases[0], self, "gate_up", offsets)
+            h = stacks.gated(*gate_up.chunk(2, dim=-1), **self.gating)
+            return _Gradient.apply(h, biases[1], self, "down", offsets)
         return self._products_of(*self._operand(x), x.dtype, sorted_rows, k, offsets)
 
-    def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the first product reads of tokens: codes or x itself, and scale factors."""
+    def _operand(self, x: Tensor, name: str = "gate_up") -> tuple[Tensor, Tensor | None]:
+        """What a product reads of x: codes or x itself, and scale factors."""
         if self.input_quant is None:
             return readable(x), None
-        scale = self._input_scale("gate_up")
+        scale = self._input_scale(name)
         return quantize_input(x, self.input_quant, scale, self.inverse)[:2]
 
     def _input_scale(self, name: str) -> Tensor | None:
@@ -279,10 +319,13 @@ class NVFP4Experts(Frozen):
             "rows": sorted_rows,
             "rows_per_token": max(k, 1),
             "alpha": self.derived()["gate_up_alpha"],
+            "bias": self.gate_up_proj_bias,
+            **self.gating,
         }
-        if self.input_quant is None:
+        silu = self.gating["activation"] == "silu" and self.gating["limit"] is None
+        if self.input_quant is None or not silu:
             h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
-            return self._product("down", h, None, offsets, dtype)
+            return self._product("down", *self._operand(h, "down"), offsets, dtype)
         options |= static_scale(self._input_scale("down"), self.inverse)
         options["data_dtype"] = torch.uint8
         codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
@@ -297,10 +340,9 @@ class NVFP4Experts(Frozen):
         dtype: torch.dtype,
     ) -> Tensor:
         weight, scales = getattr(self, f"{name}_proj"), getattr(self, f"{name}_proj_weight_scale")
-        alpha = self.derived()[f"{name}_alpha"]
-        return nk.grouped_gemm(
-            a, weight, sfa, scales, offsets=offsets, alpha=alpha, out_dtype=dtype
-        )
+        options = {"alpha": self.derived()[f"{name}_alpha"], "out_dtype": dtype}
+        options["bias"] = getattr(self, f"{name}_proj_bias")
+        return nk.grouped_gemm(a, weight, sfa, scales, offsets=offsets, **options)
 
     def dequantize(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weights [E, N, K] of "gate_up_proj" or "down_proj": code * scale * global scale."""
@@ -313,7 +355,8 @@ class NVFP4Experts(Frozen):
     def extra_repr(self) -> str:
         return (
             f"hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}, "
-            f"num_experts={self.num_experts}, input_quant={self.input_quant!r}"
+            f"num_experts={self.num_experts}, bias={self.down_proj_bias is not None}, "
+            f"activation={self.gating['activation']!r}, input_quant={self.input_quant!r}"
         )
 
 
@@ -321,7 +364,7 @@ class _Gradient(torch.autograd.Function):
     """One of the two grouped products where the input wants a gradient."""
 
     @staticmethod
-    def forward(ctx, x, experts, name, offsets):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, bias, experts, name, offsets):  # type: ignore[no-untyped-def]
         ctx.experts, ctx.name, ctx.dtype = experts, name, x.dtype
         ctx.save_for_backward(offsets)
         if experts.input_quant is None:
@@ -333,12 +376,22 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         (offsets,) = ctx.saved_tensors
-        weights = ctx.experts.dequantize(f"{ctx.name}_proj", ctx.dtype)
-        dx = nk.grouped_gemm(
-            grad.contiguous(), weights.transpose(1, 2), offsets=offsets, out_dtype=ctx.dtype
-        )
-        inside = torch.arange(len(dx), device=dx.device) < offsets[-1]
-        return torch.where(inside[:, None], dx, 0.0), None, None, None
+        dx = dbias = None
+        row = torch.arange(len(grad), device=grad.device, dtype=offsets.dtype)
+        inside = (row < offsets[-1])[:, None]
+        if ctx.needs_input_grad[0]:
+            weights = ctx.experts.dequantize(f"{ctx.name}_proj", ctx.dtype)
+            dx = nk.grouped_gemm(
+                grad.contiguous(), weights.transpose(1, 2), offsets=offsets, out_dtype=ctx.dtype
+            )
+            dx = torch.where(inside, dx, 0.0)
+        if ctx.needs_input_grad[1]:
+            bias = getattr(ctx.experts, f"{ctx.name}_proj_bias")
+            expert = torch.searchsorted(offsets[1:-1], row, right=True)
+            dbias = torch.zeros(bias.shape, dtype=torch.float32, device=grad.device)
+            dbias.index_add_(0, expert, torch.where(inside, grad.float(), 0.0))
+            dbias = dbias.to(bias.dtype)
+        return dx, dbias, None, None, None
 
 
 class _Combined(torch.autograd.Function):

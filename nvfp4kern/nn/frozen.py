@@ -75,7 +75,7 @@ class Frozen(nn.Module):
     `.to(torch.bfloat16)`, `.half()` and the like, which would change their values. `FOLLOWING`
     names buffers that follow from parameters.
 
-    All parameters but `bias` are Stored. However they are set, `derived` has what follows from
+    All parameters but biases are Stored. However they are set, `derived` has what follows from
     them.
     """
 
@@ -170,7 +170,7 @@ class Frozen(nn.Module):
     def _store(self) -> None:
         """Makes parameters Stored ones. They stay the same objects."""
         for name, value in self._parameters.items():
-            if type(value) is nn.Parameter and name != "bias":
+            if type(value) is nn.Parameter and not name.endswith("bias"):
                 value.requires_grad_(False).__class__ = Stored
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -152,7 +152,8 @@ def check(name: str, module: nn.Module, config: NVFP4Config) -> None:
     for key, value in module.named_parameters():
         if value.dtype not in (torch.float16, torch.bfloat16, torch.float32):
             raise TypeError(f"{name}.{key}: {value.dtype}, expected float16, bfloat16 or float32")
-        if value.dtype == torch.float32 and config.input_quant is None and value.dim() > 1:
+        wide = value.dtype == torch.float32 and value.dim() > 1 and not key.endswith("bias")
+        if wide and config.input_quant is None:
             raise ValueError(
                 f"model: {name} is float32; inputs that are not quantised are float16 or bfloat16: "
                 "model.to(torch.bfloat16), or input_quant='dynamic'"

@@ -1,13 +1,26 @@
 """Stacks of experts as transformers has them: what they compute, and whether NVFP4Experts does."""
 
 import inspect
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..layout import SF_VEC
+from ..types import Activation
 from .replacing import made_by_hooks
 
+ACTIVATIONS = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda gate: functional.gelu(gate, approximate="tanh"),
+    "relu": functional.relu,
+    "relu2": lambda gate: functional.relu(gate).square(),
+    "identity": lambda gate: gate,
+}
+LIMITS, SCALES = ("limit", "swiglu_limit"), ("alpha", "swiglu_alpha")
+"""Where modules have the numbers of their gates."""
 SORTED = ("Llama4TextExperts",)
 """Classes called with tokens alone: as many for each expert, in the experts' order."""
 
@@ -22,11 +35,12 @@ def why_not(module: nn.Module) -> str | None:
     made = made_by_hooks(module, "gate_up_proj", "down_proj")
     if made:
         return f"has a {made} that is no parameter"
-    flags = {"has_gate": True, "has_bias": False, "is_concatenated": True,
-             "has_post_expert_norm": False}  # fmt: skip
-    for name, expected in flags.items():
+    for name, expected in {"has_gate": True, "has_post_expert_norm": False}.items():
         if getattr(module, name, expected) != expected:
             return f"has {name}={not expected}"
+    has_bias = getattr(module, "has_bias", False)
+    if [each is not None for each in biases(module)] != [has_bias, has_bias]:
+        return f"has has_bias={has_bias} and other biases"
     transposed = getattr(module, "is_transposed", is_transposed(module))
     (e, n, k), down = ((len(w), *w[0].T.shape) if transposed else tuple(w.shape) for w in weights)
     if down != (e, k, n // 2) or n % 2:
@@ -34,7 +48,8 @@ def why_not(module: nn.Module) -> str | None:
         return f"has gate_up_proj {up} and down_proj {down}"
     if k % SF_VEC or down[2] % SF_VEC:
         return f"has sizes {k} and {down[2]}, expected multiples of {SF_VEC}"
-    return _why_not_called(module) or _why_not_silu(module)
+    gate = gate_of(module)
+    return _why_not_called(module) or (gate if isinstance(gate, str) else None)
 
 
 def is_transposed(module: nn.Module) -> bool:
@@ -43,17 +58,15 @@ def is_transposed(module: nn.Module) -> bool:
     return up.shape[2] == 2 * down.shape[1] and up.shape[1] == down.shape[2]
 
 
-def is_interleaved(module: nn.Module) -> bool:
-    """Whether the rows of gate_up_proj are gate, up, gate, up instead of two halves."""
-    return getattr(module, "gate_up", None) == "interleaved" or not getattr(
-        module, "is_concatenated", True
-    )
-
-
 def matrices(module: nn.Module) -> tuple[Tensor, Tensor]:
     """gate_up_proj as [E, 2 I, H] and down_proj as [E, H, I], which share the module's memory."""
     up, down = module.gate_up_proj.detach(), module.down_proj.detach()
     return (up.transpose(1, 2), down.transpose(1, 2)) if is_transposed(module) else (up, down)
+
+
+def biases(module: nn.Module) -> tuple[Tensor | None, Tensor | None]:
+    """Of gate_up_proj [E, 2 I], in the order of its weights, and of down_proj [E, H]."""
+    return getattr(module, "gate_up_proj_bias", None), getattr(module, "down_proj_bias", None)
 
 
 def _why_not_called(module: nn.Module) -> str | None:
@@ -70,17 +83,79 @@ def _why_not_called(module: nn.Module) -> str | None:
     return f"has a forward of ({', '.join(names)}), expected tokens, ids and weights"
 
 
+# --- Gates ---
+
+
+def gated(
+    gate: Tensor, up: Tensor, activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702,
+) -> Tensor:  # fmt: skip
+    """What nvfp4kern.grouped_dual_gemm makes of gates and ups, by torch."""
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    if activation == "swiglu_oai":
+        return gate * torch.sigmoid(activation_scale * gate) * (up + 1)
+    return ACTIVATIONS[activation](gate) * up
+
+
+class Gate(NamedTuple):
+    """How a stack of transformers gates: options of `gated`, and whether rows alternate."""
+
+    options: dict[str, Any]
+    interleaved: bool
+
+    def halves(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+        """Gates and ups among the rows of an expert, or of all along `dim`."""
+        pairs = rows.unflatten(dim, (-1, 2) if self.interleaved else (2, -1))
+        gates, ups = pairs.unbind(dim + self.interleaved)
+        return gates, ups
+
+
+def gate_of(module: nn.Module) -> Gate | str:
+    """Asks a stack for values, since names differ. A string says why `gated` has not the same.
+
+    Some models gate in a method, which also says where gates and ups are.
+    """
+    own = getattr(type(module), "_apply_gate", None)
+    if own is None or own.__name__ == "_default_apply_gate":
+        if not getattr(module, "is_concatenated", True):
+            return "has is_concatenated=False"
+        return _why_not_silu(module) or Gate({}, False)
+    limit, scale = (_number(module, names) for names in (LIMITS, SCALES))
+    found: list[dict[str, Any]] = [{}]
+    if scale is not None:
+        found.append({"activation": "swiglu_oai", "activation_scale": scale})
+    if limit is not None:
+        found += [{**each, "limit": limit} for each in found]
+    reach = 2 * (limit or 4)
+    some = torch.cat([torch.linspace(-end, end, 9, device="cpu") for end in (4, reach)])
+    gate, up = torch.cartesian_prod(some, some).T
+    for interleaved in (False, True):
+        given = torch.stack([gate, up], -1).flatten() if interleaved else torch.cat([gate, up])
+        try:
+            got = module._apply_gate(given[None])[0]
+        except Exception as error:  # whatever a model's own code raises
+            return f"has an _apply_gate that has no value for a vector: {error}"
+        for options in found:
+            if got.shape == gate.shape and torch.allclose(got, gated(gate, up, **options)):
+                return Gate(options, interleaved)
+    return "has a gate of its own, _apply_gate"
+
+
+def _number(module: nn.Module, names: tuple[str, ...]) -> float | None:
+    """The first of these attributes that is a number above 0."""
+    values = (getattr(module, name, None) for name in names)
+    numbers = (float(each) for each in values if isinstance(each, (int, float)) and each > 0)
+    return next(numbers, None)
+
+
 def _why_not_silu(module: nn.Module) -> str | None:
-    """Asks the activation for values, since its names differ. Some models gate in a method."""
     act = getattr(module, "act_fn", None)
-    own_gate = getattr(type(module), "_apply_gate", None)
-    if own_gate is not None and own_gate.__name__ != "_default_apply_gate":
-        return "has a gate of its own, _apply_gate"
     if act is None:
         return "has no act_fn"
     probe = torch.linspace(-4, 4, 9, device="cpu")
     try:
-        same = torch.allclose(act(probe.clone()), nn.functional.silu(probe))
+        same = torch.allclose(act(probe.clone()), functional.silu(probe))
     except Exception as error:  # whatever a model's own code raises
         return f"has the activation {act}, which has no value for a vector: {error}"
     return None if same else f"has the activation {act}, expected silu"

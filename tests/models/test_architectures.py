@@ -16,7 +16,7 @@ from nvfp4kern.checkpoint import load_checkpoint, meta_parameters, save_checkpoi
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.chosen import weights_of  # noqa: E402
 from nvfp4kern.nn.linear import is_conv1d  # noqa: E402
-from nvfp4kern.nn.stacks import SORTED, is_transposed  # noqa: E402
+from nvfp4kern.nn.stacks import SORTED, gate_of, is_transposed  # noqa: E402
 
 COMMON = sizes(128, 64, 96, layers=2, heads=4, kv_heads=2, positions=64) | {"pad_token_id": 0}
 MIXTURE = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
@@ -60,7 +60,6 @@ AUTO = {
     "whisper": "AutoModelForSpeechSeq2Seq",
 }
 STAYING = {  # (a name, why), of what is no head and no router
-    "gpt_oss": {("experts", "has_bias=True")},
     "nemotron_h": {("mixer.experts", "has an up_proj and no gate"),
                    ("mixer.out_proj", "MambaRMSNormGated|Mamba2Mixer reads its weight")},
     "qwen3_next": {("in_proj_ba", r"excluded by '\*linear_attn"),
@@ -93,7 +92,11 @@ def built(name):
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(name, **MODELS[name])
     auto = getattr(transformers, AUTO.get(name, "AutoModelForCausalLM"))
-    return auto, config, auto.from_config(config, dtype=torch.bfloat16).eval()
+    model = auto.from_config(config, dtype=torch.bfloat16).eval()
+    for key, value in model.named_parameters():
+        if key.endswith("_proj_bias"):  # of stacks of experts
+            nn.init.normal_(value)
+    return auto, config, model
 
 
 def inputs(name):
@@ -159,6 +162,8 @@ def check_experts(path, experts, before):
     for key in ("gate_up_proj", "down_proj"):
         weight = getattr(reference, key).data
         values = experts.dequantize(key)
+        if key == "gate_up_proj" and gate_of(before).interleaved:
+            values = values.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
         values = values.transpose(1, 2) if is_transposed(before) else values
         assert (values - weight).norm() < 0.11 * weight.norm()
         weight.copy_(values)

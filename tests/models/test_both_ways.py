@@ -1,5 +1,6 @@
 """from_pretrained and load_checkpoint make the same model of files: of Llama-4, whose stacks lie
-across, of MXFP4 and of SVDQuant. Experts that no layer computes are refused by name."""
+across, of MXFP4, gpt-oss's too, and of SVDQuant. Experts that no layer computes are refused by
+name."""
 
 import json
 from contextlib import ExitStack
@@ -257,3 +258,40 @@ def test_calibration_sees_what_stacks_that_lie_across_get(name, sizes):
         model(input_ids=PROMPT)
     assert found.values[f"{path}.gate_up_proj"] <= seen["given"].abs().amax()
     assert 0 < found.values[f"{path}.gate_up_proj"] and 0 < found.values[f"{path}.down_proj"]
+
+
+GPT_OSS = dict(
+    vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=2, head_dim=16,
+    num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+    sliding_window=16, max_position_embeddings=64, pad_token_id=0,
+)  # fmt: skip
+E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def test_gpt_oss_as_openai_writes_it(tmp_path):
+    """Beside transformers' own experts with the same weights, and saved again by us."""
+    config, model = built("gpt_oss", GPT_OSS)
+    tensors, draw = {}, torch.Generator().manual_seed(1)
+    for name, value in model.state_dict().items():
+        if name.endswith("_proj") and value.dim() == 3:
+            codes = torch.randint(0, 16, value.mT.shape, generator=draw).unflatten(2, (-1, 16, 2))
+            scales = torch.randint(118, 122, codes.shape[:3], generator=draw, dtype=torch.uint8)
+            weights = torch.ldexp(E2M1[codes], scales.int()[..., None, None] - 127)
+            value.copy_(weights.flatten(2).mT)
+            tensors[f"{name}_blocks"] = (codes[..., 0] | codes[..., 1] << 4).to(torch.uint8)
+            tensors[f"{name}_scales"] = scales
+        else:
+            if name.endswith("_proj_bias"):
+                value.normal_(generator=draw)
+            tensors[name] = value.contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    said = {**config.to_dict(), "quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    want, (theirs, own) = logits(model), by_both_ways(tmp_path)
+    assert type(own.model.layers[0].mlp.experts) is NVFP4Experts
+    assert torch.equal(logits(theirs), logits(own))
+    assert (logits(own) - want).norm() < 2.0**-6 * want.norm()
+    with pytest.warns(UserWarning, match="one for each row"):
+        save_checkpoint(own, tmp_path / "again")
+    for again in by_both_ways(tmp_path / "again"):
+        assert torch.equal(logits(again), logits(own))

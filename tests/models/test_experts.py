@@ -12,8 +12,16 @@ from nvfp4kern import torch as nk
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, NVFP4MoE, NVFP4SwiGLU
 
 
-def experts_of(input_quant, seed=6, e=5, h=64, i=48):
-    return filled(NVFP4Experts(h, i, e, input_quant=input_quant), seed)
+def experts_of(input_quant, seed=6, e=5, h=64, i=48, **gating):
+    return filled(NVFP4Experts(h, i, e, input_quant=input_quant, **gating), seed)
+
+
+def gated(gate, up, activation="silu", limit=None, activation_scale=1.702):
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    if activation == "swiglu_oai":
+        return gate * torch.sigmoid(activation_scale * gate) * (up + 1)
+    return {"silu": nn.functional.silu, "relu2": lambda h: h.relu() ** 2}[activation](gate) * up
 
 
 def routed(tokens, e, k, seed=3):
@@ -42,17 +50,32 @@ def want_experts(experts, x, ids, weights):
         if not 0 <= e < experts.num_experts:
             continue
         a = x[t].double() if quant is None else quantized(x[t], scales[quant][0])
-        gate, up = (gate_up[e] @ a).chunk(2)
-        h = (nn.functional.silu(gate) * up).float()
-        b = h.bfloat16().double() if quant is None else quantized(h, scales[quant][1])
-        out[t] += weights[t, j].double() * (down[e] @ b)
-        size[t] += weights[t, j].double() * (down[e].abs() @ b.abs())
+        biases = experts.gate_up_proj_bias, experts.down_proj_bias
+        one, two = (0 if each is None else each[e].double() for each in biases)
+        h = gated(*(gate_up[e] @ a + one).chunk(2), **experts.gating).float()
+        by_silu = experts.gating["activation"] == "silu" and experts.gating["limit"] is None
+        if quant is None or not by_silu:
+            h = h.bfloat16()  # else the product quantises it as it is
+        b = h.double() if quant is None else quantized(h, scales[quant][1])
+        out[t] += weights[t, j].double() * (down[e] @ b + two)
+        size[t] += weights[t, j].double() * (down[e].abs() @ b.abs() + abs(two))
     return out, size
 
 
+GATINGS = [
+    {},
+    {"activation": "swiglu_oai", "limit": 2.0, "bias": True, "dtype": torch.bfloat16},
+    {"activation": "swiglu_oai", "activation_scale": 0.5},
+    {"limit": 0.5, "bias": True},
+    {"bias": True},
+    {"activation": "relu2"},
+]
+
+
+@pytest.mark.parametrize("gating", GATINGS, ids=str)
 @pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
-def test_experts(input_quant):
-    experts = experts_of(input_quant)
+def test_experts(input_quant, gating):
+    experts = experts_of(input_quant, **gating)
     x = activations(7, 64)
     ids, weights = routed(7, 5, 3)
     ids[2, 1], ids[4] = 5, -1  # elsewhere: one of three, and all of a token's
@@ -111,9 +134,14 @@ def test_a_mixture_takes_inputs_of_any_strides(input_quant):
         assert torch.equal(moe(x), moe(x.contiguous()))
 
 
+@pytest.mark.parametrize("gating", [{}, GATINGS[1] | {"limit": 7.0}], ids=str)
 @pytest.mark.parametrize("input_quant", [None, "static"])
-def test_gradient_of_experts(input_quant):
-    experts = experts_of(input_quant)
+def test_gradient_of_experts(input_quant, gating):
+    experts = experts_of(input_quant, **gating)
+    names = [name for name, _ in experts.named_parameters() if name.endswith("bias")]
+    biases = [experts.get_parameter(name).requires_grad_() for name in names]
+    in_float32 = [each.detach().float().requires_grad_() for each in biases]
+    one, two = in_float32 or [torch.zeros(5, 1)] * 2
     x = activations(7, 64).requires_grad_()
     ids, weights = routed(7, 5, 3)
     ids[4, 2] = 5
@@ -131,12 +159,14 @@ def test_gradient_of_experts(input_quant):
         parts = []
         for j in range(3):
             if ids[t, j] < 5:
-                gate, up = (gate_up[ids[t, j]] @ x2[t]).chunk(2)
-                h = nn.functional.silu(gate) * up
-                parts.append(w2[t, j] * (down[ids[t, j]] @ h))
+                e = ids[t, j]
+                h = gated(*(gate_up[e] @ x2[t] + one[e]).chunk(2), **experts.gating)
+                parts.append(w2[t, j] * (down[e] @ h + two[e]))
         total.append(sum(parts))
     torch.stack(total).backward(grad.float())
     loose = 0.03 if input_quant is None else 0.3  # quantised inputs: the identity is a model
+    for got, want in zip(biases, in_float32, strict=True):
+        assert (got.grad - want.grad).norm() <= loose * want.grad.norm()
     assert bool(((x.grad - x2.grad).norm() <= loose * x2.grad.norm()).all())
     assert bool(((weights.grad - w2.grad).norm() <= loose * w2.grad.norm()).all())
 
@@ -342,48 +372,3 @@ def test_sorted_tokens_need_no_routing(input_quant):
     assert torch.equal(experts(x.view(5, 3, 64)), want.view(5, 3, 64))
     with pytest.raises(ValueError, match="^x: 14 tokens, expected a multiple of 5"):
         experts(x[:14])
-
-
-class Stack(nn.Module):
-    def __init__(self, gate_up, down):
-        super().__init__()
-        draw = torch.Generator().manual_seed(2)
-        self.gate_up_proj = nn.Parameter(torch.randn(gate_up, generator=draw).bfloat16())
-        self.down_proj = nn.Parameter(torch.randn(down, generator=draw).bfloat16())
-        self.act_fn = nn.SiLU()
-
-
-@pytest.mark.parametrize("recipe", ["amax", "four_six"])
-def test_transposed_stacks_have_the_codes_of_others(recipe):
-    plain = Stack((3, 96, 64), (3, 64, 48))
-    turned = Stack((3, 64, 96), (3, 48, 64))
-    for key, value in plain.named_parameters():
-        turned.get_parameter(key).data.copy_(value.data.transpose(1, 2))
-    want, got = (NVFP4Experts.from_experts(each, recipe=recipe) for each in (plain, turned))
-    for key, value in want.named_parameters():
-        assert torch.equal(got.get_parameter(key).view(torch.uint8), value.view(torch.uint8)), key
-
-
-class OtherOrder(Stack):
-    def forward(self, hidden_states, routing_weights, router_indices):
-        raise NotImplementedError
-
-
-class WithItsRouter(Stack):
-    def forward(self, hidden_states):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("kind, change, why", [
-    (OtherOrder, {}, r"forward of \(hidden_states, routing_weights, router_indices\), expected"),
-    (WithItsRouter, {}, r"has a forward of \(hidden_states\), expected tokens, ids and weights"),
-    (Stack, {"is_transposed": True}, r"has gate_up_proj \[2, 64, 32\] and down_proj \[2, 32, 32\]"),
-    (Stack, {"has_bias": True}, "has has_bias=True"),
-    (Stack, {"is_concatenated": False}, "has is_concatenated=False"),
-    (Stack, {"has_gate": False}, "has has_gate=False"),
-])  # fmt: skip
-def test_stacks_that_compute_something_else_are_refused_by_name(kind, change, why):
-    stack = kind((2, 64, 32), (2, 32, 32))
-    vars(stack).update(change)
-    with pytest.raises(ValueError, match=f"^experts: {kind.__name__} has.*{why[3:]}"):
-        NVFP4Experts.from_experts(stack)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from nvfp4kern import NVFP4
@@ -331,6 +331,27 @@ def test_gates_and_ups_that_take_turns_become_halves(tmp_path):
     stack_file(tmp_path / "n")
     with pytest.raises(CheckpointError, match="^experts.down_proj_bias, .*: not in the model"):
         load_checkpoint(model, tmp_path / "n", device="cpu")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_stacks_of_gpt_oss_fill_its_experts(tmp_path, again):
+    """Rows of gates, then of ups, with their biases: of a new layer, and of one that is there."""
+    want = stack_file(tmp_path / "m")
+    gating = {"activation": "swiglu_oai", "limit": 7.0, "bias": True, "dtype": torch.bfloat16}
+    model = nn.Module()
+    model.experts = NVFP4Experts(64, 32, 2, **gating, device="meta")
+    for _ in range(1 + again):
+        load_checkpoint(model, tmp_path / "m", device="cpu")
+    experts = model.experts
+    assert experts.gating | gating == experts.gating | {"bias": True, "dtype": torch.bfloat16}
+    both, down = (values(*want[name]) for name in ("gate_up_proj", "down_proj"))
+    halves = torch.cat([both[:, 0::2], both[:, 1::2]], 1)
+    assert same_bits(experts.dequantize("gate_up_proj"), halves)
+    assert same_bits(experts.dequantize("down_proj"), down)
+    given = load_file(tmp_path / "m" / "model.safetensors")
+    bias = given["experts.gate_up_proj_bias"]
+    assert torch.equal(experts.gate_up_proj_bias, torch.cat([bias[:, 0::2], bias[:, 1::2]], 1))
+    assert torch.equal(experts.down_proj_bias, given["experts.down_proj_bias"])
 
 
 def test_experts_have_a_global_scale_for_each_row(tmp_path):

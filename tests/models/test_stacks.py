@@ -1,0 +1,102 @@
+"""Stacks of experts as transformers has them: which become NVFP4Experts, with which gates."""
+
+import pytest
+import torch
+from torch import nn
+
+from nvfp4kern.nn import NVFP4Experts, quantize_
+
+
+class Stack(nn.Module):
+    def __init__(self, gate_up, down):
+        super().__init__()
+        draw = torch.Generator().manual_seed(2)
+        self.gate_up_proj = nn.Parameter(torch.randn(gate_up, generator=draw).bfloat16())
+        self.down_proj = nn.Parameter(torch.randn(down, generator=draw).bfloat16())
+        self.act_fn = nn.SiLU()
+
+
+@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+def test_transposed_stacks_have_the_codes_of_others(recipe):
+    plain = Stack((3, 96, 64), (3, 64, 48))
+    turned = Stack((3, 64, 96), (3, 48, 64))
+    for key, value in plain.named_parameters():
+        turned.get_parameter(key).data.copy_(value.data.transpose(1, 2))
+    want, got = (NVFP4Experts.from_experts(each, recipe=recipe) for each in (plain, turned))
+    for key, value in want.named_parameters():
+        assert torch.equal(got.get_parameter(key).view(torch.uint8), value.view(torch.uint8)), key
+
+
+class OtherOrder(Stack):
+    def forward(self, hidden_states, routing_weights, router_indices):
+        raise NotImplementedError
+
+
+class WithItsRouter(Stack):
+    def forward(self, hidden_states):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind, change, why", [
+    (OtherOrder, {}, r"forward of \(hidden_states, routing_weights, router_indices\), expected"),
+    (WithItsRouter, {}, r"has a forward of \(hidden_states\), expected tokens, ids and weights"),
+    (Stack, {"is_transposed": True}, r"has gate_up_proj \[2, 64, 32\] and down_proj \[2, 32, 32\]"),
+    (Stack, {"has_bias": True}, "has has_bias=True"),
+    (Stack, {"is_concatenated": False}, "has is_concatenated=False"),
+    (Stack, {"has_gate": False}, "has has_gate=False"),
+])  # fmt: skip
+def test_stacks_that_compute_something_else_are_refused_by_name(kind, change, why):
+    stack = kind((2, 64, 32), (2, 32, 32))
+    vars(stack).update(change)
+    with pytest.raises(ValueError, match=f"^experts: {kind.__name__} has.*{why[3:]}"):
+        NVFP4Experts.from_experts(stack)
+
+
+class Clamped(Stack):
+    limit = 3.0
+
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.act_fn(gate.clamp(max=self.limit)) * up.clamp(-self.limit, self.limit)
+
+
+class InTurn(Stack):
+    swiglu_limit, swiglu_alpha = 7.0, 1.5
+    has_bias, is_concatenated = True, False
+
+    def __init__(self, *shapes):
+        super().__init__(*shapes)
+        self.gate_up_proj_bias = nn.Parameter(torch.arange(64.0).repeat(2, 1))
+        self.down_proj_bias = nn.Parameter(torch.ones(2, 64))
+
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up[..., ::2].clamp(max=7), gate_up[..., 1::2].clamp(-7, 7)
+        return (up + 1) * gate * torch.sigmoid(gate * self.swiglu_alpha)
+
+
+class ClampedBehind(Clamped):
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.act_fn(gate).clamp(max=self.limit) * up.clamp(-self.limit, self.limit)
+
+
+def test_gates_are_known_by_their_values():
+    sizes = (2, 64, 64), (2, 64, 32)
+    found = NVFP4Experts.from_experts(Clamped(*sizes))
+    assert found.gating == {"activation": "silu", "limit": 3.0, "activation_scale": 1.702}
+    assert found.gate_up_proj_bias is None and found.down_proj_bias is None
+    stack = InTurn(*sizes)
+    model = nn.ModuleDict({"experts": stack})
+    assert quantize_(model) == ["experts"]
+    found = model["experts"]
+    assert found.gating == {"activation": "swiglu_oai", "limit": 7.0, "activation_scale": 1.5}
+    halves = [*range(0, 64, 2), *range(1, 64, 2)]
+    assert found.gate_up_proj_bias.tolist() == [halves] * 2
+    moved = Stack(*sizes)
+    moved.gate_up_proj.data = stack.gate_up_proj.data[:, halves]
+    moved.down_proj.data = stack.down_proj.data
+    want = NVFP4Experts.from_experts(moved)
+    for name in ("gate_up_proj", "down_proj"):
+        assert torch.equal(found.dequantize(name), want.dequantize(name))
+    reason = NVFP4Experts.why_not(ClampedBehind(*sizes))
+    assert reason == "has a gate of its own, _apply_gate"
