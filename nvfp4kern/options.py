@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+TOKENS, CONTEXT = 1 << 14, 512
+"""Of a text that is compared, and of a sequence of it."""
 
 
 def add_device_and_dtype(parser: argparse.ArgumentParser) -> None:
@@ -47,13 +49,13 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", type=Path, metavar="FILE", required=True, help="UTF-8, of which tokens are made"
     )
     parser.add_argument(
-        "--tokens", type=int, default=1 << 14, metavar="N", help="of the text; default: 16384"
+        "--tokens", type=int, default=TOKENS, metavar="N", help=f"of the text; default: {TOKENS}"
     )
     parser.add_argument(
         "--context",
         type=int,
         metavar="N",
-        help="tokens of a sequence; default: 512, or the model's positions",
+        help=f"tokens of a sequence; default: {CONTEXT}, or the model's positions",
     )
     add_device_and_dtype(parser)
     parser.add_argument(

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ..options import CONTEXT, TOKENS
 from ..transformers.opened import folder_of, open_model, open_tokenizer
 from .measures import Comparison
 from .models import compare_models
-
-TOKENS, CONTEXT = 1 << 14, 512
-"""Of a text, and of a sequence, at most, unless the caller says otherwise."""
 
 
 def compare_folders(

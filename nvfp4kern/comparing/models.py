@@ -50,13 +50,16 @@ def compare_models(
             count += 1
     if not parts:
         raise ValueError("sequences: no token follows another, expected two tokens in one of them")
-    columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+    of_reference, losses, divergences, same = (
+        torch.cat(column).cpu() for column in zip(*parts, strict=True)
+    )
     found = {
         name: LayerErrors(squares.error(), weights[name])
         for name, squares in outputs.items()
         if squares.count
     }
-    return Comparison(count, *columns[:3], float(columns[3].double().mean()), found)
+    share = float(same.double().mean())
+    return Comparison(count, of_reference, losses, divergences, share, found)
 
 
 class Beside:
@@ -90,17 +93,20 @@ def weight_error(name: str, exact: nn.Module, layer: nn.Module) -> float:
 
 
 def matrices(layer: Any) -> Iterator[Tensor]:
-    """What multiplies inputs, [N, K]; of experts one by one."""
+    """What multiplies inputs, [N, K]; of experts one by one, gate's rows before those of up."""
     if isinstance(layer, NVFP4Linear):
         weight = layer.dequantize()
         yield weight if layer.pre_quant_scale is None else weight * layer.pre_quant_scale.float()
-    elif isinstance(layer, NVFP4Experts):
-        yield from (each for name in STACKS for each in layer.dequantize(name))
     elif is_linear(layer):
         weight = layer.weight.detach()
         yield weight.T if is_conv1d(layer) else weight
     else:
-        yield from (each for stack in stacks.matrices(layer) for each in stack)
+        ours = isinstance(layer, NVFP4Experts)
+        up, down = map(layer.dequantize, STACKS) if ours else stacks.matrices(layer)
+        halves = (slice(0, None, 2), slice(1, None, 2)) if stacks.is_interleaved(layer) else ()
+        for each in up:
+            yield torch.cat([each[half] for half in halves]) if halves else each
+        yield from down
 
 
 def logits_of(model: nn.Module, ids: Tensor) -> Tensor:

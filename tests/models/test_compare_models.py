@@ -1,5 +1,6 @@
 """nvfp4kern.comparing against figures computed here, one by one, in float64."""
 
+import copy
 import json
 import math
 import sys
@@ -12,7 +13,7 @@ from torch import nn
 
 from nvfp4kern.__main__ import main
 from nvfp4kern.comparing import compare_models, measures
-from nvfp4kern.comparing.models import weight_error
+from nvfp4kern.comparing.models import matrices, weight_error
 from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, quantize_
 from nvfp4kern.quantizing import quantize_folder
 
@@ -142,6 +143,17 @@ def test_errors_of_weights(models):
         assert errors.weight == pytest.approx(float(expected), rel=1e-6), name
 
 
+def test_a_gpu_finds_much_the_same(gpu, models, monkeypatch):
+    monkeypatch.delenv("NVFP4KERN_BACKEND")
+    expected = compare_models(*models, SEQUENCES)
+    found = compare_models(*(copy.deepcopy(each).to(gpu.device) for each in models), SEQUENCES)
+    assert found.perplexity_of_reference == pytest.approx(expected.perplexity_of_reference, rel=0.1)
+    assert found.kl == pytest.approx(expected.kl, rel=0.3)
+    for name, errors in expected.layers.items():
+        assert found.layers[name].weight == pytest.approx(errors.weight, rel=1e-5)
+        assert found.layers[name].output == pytest.approx(errors.output, rel=0.1)
+
+
 def test_a_model_is_itself(models):
     found = compare_models(models[1], models[1], SEQUENCES)
     assert found.kl == 0 and found.same == 1 and found.perplexity == found.perplexity_of_reference
@@ -160,6 +172,19 @@ def test_what_multiplies_the_input_belongs_to_the_weight():
     expected = (made.dequantize().double() * scale.double() - exact).norm() / exact.norm()
     assert weight_error("a", linear, layer) == pytest.approx(float(expected), rel=1e-6)
     assert expected < 0.15 < (made.dequantize() - exact).norm() / exact.norm()
+
+
+def test_rows_of_experts_are_compared_with_their_own():
+    """Whatever their order is in the reference, as gpt-oss's gate, up, gate, up .."""
+    torch.manual_seed(0)
+    up, down = torch.randn(2, 64, 32), torch.randn(2, 32, 32)
+    halves, turns = nn.Module(), nn.Module()
+    halves.gate_up_proj, halves.down_proj = up, down
+    turns.gate_up_proj = torch.stack([up[:, :32], up[:, 32:]], 2).flatten(1, 2)
+    turns.down_proj, turns.is_concatenated = down, False
+    assert not torch.equal(turns.gate_up_proj, up)
+    for one, other in zip(matrices(halves), matrices(turns), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_zeros_and_infinities():

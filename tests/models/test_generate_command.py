@@ -105,6 +105,19 @@ def test_words_are_those_of_generate(monkeypatch, folder, generate, architecture
     assert bool(compiled) == bool(words)
 
 
+def test_a_gpu_warms_up_first(gpu, folder, monkeypatch, capsys):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")  # for device_map
+    monkeypatch.delenv("NVFP4KERN_BACKEND")
+    words = ["nvfp4kern", "generate", str(folder()), PROMPT, "--max-new-tokens", "20"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert main() == 0
+    out, err = capsys.readouterr()
+    said = dict(line.split(maxsplit=1) for line in err.splitlines())
+    assert len(out) > 5 and said["device"] == torch.cuda.get_device_name()
+    assert said["backend"].startswith("sm") and said["warm-up"].endswith(" s")
+    assert said["new"].startswith("20 tokens, ")
+
+
 def test_a_template_is_left_away(folder, generate):
     expected, tokens = text_of(folder(), PROMPT)
     status, out, err = generate(folder(), PROMPT, "--raw", "--max-new-tokens", 20)
