@@ -348,6 +348,7 @@ def test_empty(device, tokens, experts, n, rows):
 
 @pytest.mark.parametrize("options, message", [
     ({"activation": "gelu"}, "activation: 'gelu', expected 'silu' with quantized=True"),
+    ({"limit": 7.0}, "limit: 7, expected None with quantized=True"),
     ({"global_scale": "amax"}, "global_scale: 'amax', expected None, a number or a tensor"),
     ({"global_scale": 0.0}, "global_scale: 0.0, expected a finite number above 0"),
     ({"global_scale": torch.ones(2)}, r"global_scale: shape \(2,\)"),
