@@ -81,7 +81,7 @@ def check_writable(option: str, path: Path | None) -> None:
 
 def lines(found: Comparison) -> Iterator[str]:
     exact, other = found.perplexity_of_reference, found.perplexity
-    yield f"{len(found.losses)} tokens in {found.sequences} sequences, each by those before it"
+    yield f"{len(found.losses)} tokens predicted in {found.sequences} sequences"
     yield f"perplexity      {exact:.4f} of the reference, {other:.4f}, {other / exact - 1:+.2%}"
     quantiles = f"median {found.kl_at(0.5):.3g}, 99 % below {found.kl_at(0.99):.3g}"
     yield f"KL of logits    mean {found.kl:.3g} nats, {quantiles}, most {found.kl_at(1.0):.3g}"

@@ -97,15 +97,15 @@ def matrices(layer: Any) -> Iterator[Tensor]:
     if isinstance(layer, NVFP4Linear):
         weight = layer.dequantize()
         yield weight if layer.pre_quant_scale is None else weight * layer.pre_quant_scale.float()
+    elif isinstance(layer, NVFP4Experts):
+        yield from (each for name in STACKS for each in layer.dequantize(name))
     elif is_linear(layer):
         weight = layer.weight.detach()
         yield weight.T if is_conv1d(layer) else weight
     else:
-        ours = isinstance(layer, NVFP4Experts)
-        up, down = map(layer.dequantize, STACKS) if ours else stacks.matrices(layer)
-        halves = (slice(0, None, 2), slice(1, None, 2)) if stacks.is_interleaved(layer) else ()
-        for each in up:
-            yield torch.cat([each[half] for half in halves]) if halves else each
+        up, down = stacks.matrices(layer)
+        gate: Any = stacks.gate_of(layer)
+        yield from (torch.cat(gate.halves(each)) for each in up)
         yield from down
 
 

@@ -43,7 +43,9 @@ def draw(found: Comparison, path: Path) -> None:
         right.axvline(max(value, 1e-9), lw=1, ls="--", color="#777777")
         right.text(max(value, 1e-9), 0.02, f" {name} {value:.3g}", fontsize=8)
     right.set_xscale("log")
-    right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    right.xaxis.set_major_locator(
+        LogLocator(subs=(1,) if values[-1] > 100 * values[0] else (1, 2, 5))
+    )
     right.xaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
     right.set_xlabel("KL of a token's logits, nats")
