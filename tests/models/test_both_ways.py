@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors  # noqa: E402
+
 import nvfp4kern.transformers as nt  # noqa: E402
 from nvfp4kern.checkpoint import (  # noqa: E402
     CheckpointError,
@@ -49,6 +51,11 @@ ARIA = dict(
     vocab_size=128, hidden_size=64, intermediate_size=48, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, moe_num_experts=4, moe_topk=2,
     moe_num_shared_experts=2, max_position_embeddings=64, pad_token_id=0,
+)  # fmt: skip
+GPT_OSS = dict(
+    vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=2, head_dim=16,
+    num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+    sliding_window=16, max_position_embeddings=64, pad_token_id=0,
 )  # fmt: skip
 NEMOTRON_H = dict(
     vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
@@ -93,9 +100,13 @@ def by_both_ways(folder):
 
 
 def turned(model):
-    """Tensors as ModelOpt writes Llama-4's: stacks [E, K/2, N] with one global scale."""
+    """Tensors as ModelOpt writes Llama-4's and gpt-oss's: stacks [E, K/2, N] with one global scale,
+    and gpt-oss's with rows that are gate, up, gate, up."""
     tensors = {}
     for name, value in model.state_dict().items():
+        if "gate_up_proj" in name and value.dim() > 1 and "scale_2" not in name:
+            if model.config.model_type == "gpt_oss":
+                value = torch.stack(value.chunk(2, 1), 2).flatten(1, 2)
         if name.endswith(("_proj", "_proj_weight_scale")):  # of stacks
             value = value.transpose(1, 2)
         elif name.endswith("_proj_weight_scale_2"):
@@ -105,21 +116,22 @@ def turned(model):
 
 
 @pytest.mark.parametrize("inputs", [None, "static"])
-def test_llama_4_as_modelopt_writes_it(tmp_path, inputs):
-    config, model = built("llama4_text", LLAMA4)
+@pytest.mark.parametrize("name, sizes", [("llama4_text", LLAMA4), ("gpt_oss", GPT_OSS)])
+def test_stacks_as_modelopt_writes_them(tmp_path, name, sizes, inputs):
+    config, model = built(name, sizes)
+    for key, value in model.named_parameters():
+        if key.endswith("_proj_bias"):  # of stacks
+            torch.nn.init.normal_(value, std=0.1)
     quantize_(model, filter_fn=lambda module, name: name.endswith("experts"))
     for module in model.modules():
         if isinstance(module, NVFP4Experts):
-            for name in ("gate_up_proj", "down_proj"):
-                torch.nn.init.constant_(getattr(module, f"{name}_weight_scale_2"), 2.0**-12)
+            for stack in ("gate_up_proj", "down_proj"):
+                torch.nn.init.constant_(getattr(module, f"{stack}_weight_scale_2"), 2.0**-12)
     want = logits(model)
     tensors = turned(model)
     if inputs:
-        stacks = [n for n in tensors if n.endswith("experts.down_proj")]
-        for name in stacks:
-            for stack in ("gate_up_proj", "down_proj"):
-                tensors[f"{name.removesuffix('down_proj')}{stack}_input_scale"] = torch.tensor(0.01)
-        assert stacks
+        stacks = [key for key in tensors if key.endswith(("experts.gate_up_proj", ".down_proj"))]
+        tensors |= {f"{key}_input_scale": torch.tensor(0.01) for key in stacks}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     quantization = {
         "quant_method": "modelopt",
@@ -130,11 +142,11 @@ def test_llama_4_as_modelopt_writes_it(tmp_path, inputs):
     (tmp_path / "config.json").write_text(text)
     for again in by_both_ways(tmp_path):
         experts = [m for m in again.modules() if isinstance(m, NVFP4Experts)]
-        assert [e.input_quant for e in experts] == [inputs]
+        assert {e.input_quant for e in experts} == {inputs}
         if inputs is None:
             assert torch.equal(logits(again), want)
-        else:
-            assert (logits(again) - want).norm() < 0.2 * want.norm()
+        else:  # the router of the next layer may choose others
+            assert (logits(again) - want).norm() < 0.5 * want.norm()
 
 
 def test_experts_without_a_gate_are_refused_by_name(tmp_path):
@@ -260,26 +272,17 @@ def test_calibration_sees_what_stacks_that_lie_across_get(name, sizes):
     assert 0 < found.values[f"{path}.gate_up_proj"] and 0 < found.values[f"{path}.down_proj"]
 
 
-GPT_OSS = dict(
-    vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=2, head_dim=16,
-    num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
-    sliding_window=16, max_position_embeddings=64, pad_token_id=0,
-)  # fmt: skip
-E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
 def test_gpt_oss_as_openai_writes_it(tmp_path):
-    """Beside transformers' own experts with the same weights, and saved again by us."""
+    """Weights are those of transformers to the bit, results near its own, and saved again by us."""
     config, model = built("gpt_oss", GPT_OSS)
     tensors, draw = {}, torch.Generator().manual_seed(1)
     for name, value in model.state_dict().items():
         if name.endswith("_proj") and value.dim() == 3:
-            codes = torch.randint(0, 16, value.mT.shape, generator=draw).unflatten(2, (-1, 16, 2))
-            scales = torch.randint(118, 122, codes.shape[:3], generator=draw, dtype=torch.uint8)
-            weights = torch.ldexp(E2M1[codes], scales.int()[..., None, None] - 127)
-            value.copy_(weights.flatten(2).mT)
-            tensors[f"{name}_blocks"] = (codes[..., 0] | codes[..., 1] << 4).to(torch.uint8)
-            tensors[f"{name}_scales"] = scales
+            shape = (*value.mT.shape[:2], value.shape[1] // 32)
+            blocks = torch.randint(0, 256, (*shape, 16), generator=draw, dtype=torch.uint8)
+            scales = torch.randint(118, 122, shape, generator=draw, dtype=torch.uint8)
+            value.copy_(convert_moe_packed_tensors(blocks, scales))
+            tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         else:
             if name.endswith("_proj_bias"):
                 value.normal_(generator=draw)
@@ -288,7 +291,16 @@ def test_gpt_oss_as_openai_writes_it(tmp_path):
     said = {**config.to_dict(), "quantization_config": {"quant_method": "mxfp4"}}
     (tmp_path / "config.json").write_text(json.dumps(said))
     want, (theirs, own) = logits(model), by_both_ways(tmp_path)
-    assert type(own.model.layers[0].mlp.experts) is NVFP4Experts
+    for layer, plain in zip(own.model.layers, model.model.layers, strict=True):
+        up, down = (
+            layer.mlp.experts.dequantize(f"{n}_proj").bfloat16() for n in ("gate_up", "down")
+        )
+        up = up.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        for got, weight in (
+            (up, plain.mlp.experts.gate_up_proj),
+            (down, plain.mlp.experts.down_proj),
+        ):
+            assert torch.equal(got.mT.contiguous().view(torch.int16), weight.view(torch.int16))
     assert torch.equal(logits(theirs), logits(own))
     assert (logits(own) - want).norm() < 2.0**-6 * want.norm()
     with pytest.warns(UserWarning, match="one for each row"):
