@@ -28,7 +28,7 @@ def test_a_small_model(tmp_path, capsys, monkeypatch):
         ratio = row["perplexity"] / row["perplexity_of_reference"]
         assert row["more"] == pytest.approx(math.log(ratio), abs=1e-9)
         assert row["positions"] == 598 and row["kl"]["mean"] > 0 and row["error"] > 0
-        assert 0.06 < row["weights"] < 0.12
+        assert 0.06 < row["weights"] < 0.2
         if inputs:
             assert row["results"] > rows[recipe, None]["results"]
     assert rows["four_six", None]["weights"] < rows["amax", None]["weights"]
