@@ -10,8 +10,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 
 from ..checkpoint.destinations import Destination, destinations
 from ..nn.chosen import candidates
-from ..nn.linear import is_conv1d
+from ..nn.linear import is_conv1d, is_linear
 from ..nn.replacing import why_not_replaced
+from ..nn.stacks import Gate, gate_of
 from .conversion import renamed
 from .layers import spellings
 
@@ -92,4 +93,7 @@ class Architecture:
             return "of a Conv1D, whose weight is [K, N]; quantize_ takes it"
         if name not in staying:
             return f"of a {type(module).__name__}, which quantize_ leaves"
+        gate = None if staying[name] or is_linear(module) else gate_of(module)
+        if isinstance(gate, Gate) and gate.interleaved:
+            return f"of a {type(module).__name__}, whose rows are gate, up, gate, up"
         return staying[name] or why_not_replaced(module)

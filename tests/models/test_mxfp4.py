@@ -354,6 +354,21 @@ def test_stacks_of_gpt_oss_fill_its_experts(tmp_path, again):
     assert torch.equal(experts.down_proj_bias, given["experts.down_proj_bias"])
 
 
+def test_biases_of_a_stack_beside_single_experts_are_refused(tmp_path):
+    """Its rows are two halves, or take turns: no file says which."""
+    model = nn.Module()
+    model.experts = NVFP4Experts(64, 32, 1, bias=True)
+    for value in model.parameters():
+        value.data.fill_(1)
+    save_checkpoint(model, tmp_path, config={})
+    tensors = load_file(tmp_path / "model.safetensors")
+    both = [tensors.pop(f"experts.0.{name}_proj.bias") for name in ("gate", "up")]
+    tensors["experts.gate_up_proj_bias"] = torch.cat(both)[None]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="^experts.gate_up_proj_bias: biases of a stack"):
+        load_checkpoint(model, tmp_path, device="cpu")
+
+
 def test_experts_have_a_global_scale_for_each_row(tmp_path):
     """As compressed-tensors writes experts, one by one, into a stack."""
     model = nn.Module()
