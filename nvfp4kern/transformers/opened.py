@@ -24,8 +24,8 @@ def folder_of(name: str, path: str | Path) -> Path:
 
 
 def open_model(folder: Path, device: str, dtype: str = "auto") -> Any:
-    """The model of config.json's architecture, for inference; NVFP4 layers are ours, whoever made
-    the files.
+    """The model of config.json's architecture, for inference. NVFP4 layers are ours where
+    take_over knows the files' method.
 
     device: "cpu", or a GPU, for which transformers needs accelerate.
     dtype: of what is not NVFP4; "auto" is the folder's, or bfloat16 where the folder is quantised
