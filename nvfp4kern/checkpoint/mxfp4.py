@@ -15,6 +15,7 @@ BIAS, NAN = 127, 255
 LARGEST = 8
 """The largest exponent of an E4M3 power of two, 2^8; the least is 2^-9."""
 SPAN = 17
+WITHOUT_SIGNS = 0x7777_7777_7777_7777
 SCALES = ("uint8", "float8_e8m0fnu")
 STACKS = ("gate_up_proj", "down_proj")
 E4M3_POWERS = torch.tensor([2.0**e for e in range(LARGEST - SPAN, LARGEST + 1)])
@@ -43,7 +44,10 @@ def _converted(codes: Tensor, scales: Tensor, index: Index) -> NVFP4[Tensor]:
         came = f"{codes.dtype} {list(codes.shape)}"
         raise ValueError(f"codes: {came}, expected uint8 {[*rows, blocks * MX_VEC // 2]}")
     stored = scales.view(torch.uint8).int()
-    used = (codes.unflatten(-1, (-1, MX_VEC // 2)) & 0x77 != 0).any(-1)
+    flat = codes.reshape(-1)
+    flat = flat.clone() if flat.storage_offset() % 8 else flat
+    halves = flat.view(torch.int64).view(*scales.shape, 2)  # of 16 codes each
+    used = (halves & WITHOUT_SIGNS != 0).any(-1)
     # A NaN scale makes zeros NaN, too.
     _refuse(stored == NAN, index, "has a scale that is NaN")
     least = stored.where(used, NAN).amin(-1) if blocks else stored.new_full(rows, NAN)
@@ -83,21 +87,30 @@ def take_mxfp4(plan: Plan, files: Files, layer: Layer) -> None:
         plan.wrong(scales, f"{came}, expected {SCALES[0]} {list(expected)}, E8M0 for 32 elements")
         return
 
-    def converted(stored: Callable[[str, Index], Tensor], index: Index) -> NVFP4[Tensor]:
-        def make() -> NVFP4[Tensor]:
-            try:
-                return _converted(stored(codes, index), stored(scales, index), index)
-            except ValueError as error:
-                what = str(error).removeprefix("scales: ")
-                raise CheckpointError(f"{scales}: {what}") from None
+    outer = len(rows) - 1  # 1 of a stack, whose experts are converted one by one
 
-        return files.once((scales, repr(index)), make)
+    def part(number: int) -> Made:
+        """One of what a conversion makes, of which the last is kept."""
 
-    by_row, of = f"{scales} by rows", (codes, scales)
-    factors = Made(of, lambda stored, index: converted(stored, index).scales)
-    files.make(scales, "float8_e4m3fn", (*rows, half // 8), factors)
-    powers = Made(of, lambda stored, index: converted(stored, index).global_scale)
-    files.make(by_row, "float32", tuple(rows), powers)
+        def make(stored: Callable[[str, Index], Tensor], index: Index) -> Tensor:
+            expert = index[:outer]
+
+            def convert() -> NVFP4[Tensor]:
+                try:
+                    return _converted(stored(codes, expert), stored(scales, expert), expert)
+                except ValueError as error:
+                    what = str(error).removeprefix("scales: ")
+                    raise CheckpointError(f"{scales}: {what}") from None
+
+            found = files.once((scales, repr(expert)), convert)
+            whole = (slice(None),) * (found.global_scale.dim() - 1)
+            return found[number][(*whole, *index[outer:])]
+
+        return Made((codes, scales), make)
+
+    by_row = f"{scales} by rows"
+    files.make(scales, "float8_e4m3fn", (*rows, half // 8), part(1))
+    files.make(by_row, "float32", tuple(rows), part(2))
     layer.sources["weight_scale_2"] = Source(by_row)
     if layer.input_quant is not None:
         layer.input_quant = None

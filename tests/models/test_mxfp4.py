@@ -79,6 +79,14 @@ def test_values_are_the_same_to_the_bit(shape, span, blocks):
         assert torch.equal(again.global_scale, q.global_scale)
 
 
+def test_codes_may_lie_anywhere():
+    codes, scales = drawn(6, 64)
+    odd = torch.cat([codes.new_zeros(1), codes.flatten()])[1:].view(codes.shape)
+    apart = torch.stack([codes, codes], 1)[:, 0]
+    for each in (odd, apart, codes.T.contiguous().T):
+        assert same_bits(by_nvfp4(nvfp4_of_mxfp4(each, scales)), values(codes, scales))
+
+
 def test_the_ends_of_the_exponents():
     for ends in ((0, 17), (237, 254), (0, 0), (254, 254)):
         codes, _ = drawn(8, 64)
