@@ -38,6 +38,13 @@ class Weight:
     group: str
     """Layers of a group have one global scale: engines fuse them."""
 
+    @property
+    def of_bias(self) -> tuple[int, slice]:
+        """In the biases of a stack."""
+        assert self.index is not None
+        expert, first = self.index
+        return expert, slice(first, first + self.rows)
+
 
 @dataclass
 class Choice:
@@ -45,6 +52,8 @@ class Choice:
 
     weights: dict[str, list[Weight]] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    biases: dict[str, list[Weight]] = field(default_factory=dict)
+    """Of stacks, by tensor: the layers that its rows are of."""
     by: str = ""
     """What has decided, in words."""
 
@@ -63,7 +72,7 @@ def choose(files: Files, exclude: Iterable[str]) -> Choice:
             found.kept[module] = why
         else:
             candidates[module] = tensor
-    found.by, refused = _by_model(files, candidates, found.kept, tuple(exclude))
+    found.by, refused, by_turns = _by_model(files, candidates, found.kept, tuple(exclude))
     across = [tensor for tensor in candidates.values() if lies_across(files, tensor)]
     for module, tensor in candidates.items():
         if module in refused:
@@ -71,7 +80,13 @@ def choose(files: Files, exclude: Iterable[str]) -> Choice:
         else:
             if tensor in across:
                 files.transpose(tensor)
+            bias = f"{tensor}_bias"
+            for name in (tensor, bias) if module in by_turns else ():
+                if name in files.tensors:
+                    files.part_by_turns(name)
             found.weights[tensor] = _weights(files, module, tensor)
+            if tensor == module and bias in files.tensors:  # of a stack
+                found.biases[bias] = found.weights[tensor]
     return found
 
 
@@ -106,8 +121,7 @@ def _why_no_stack(files: Files, module: str) -> str | None:
     up, down = (files.tensors.get(f"{parent}.{name}") for name in STACKS)
     if up is None or down is None:
         return "a stack without its other half"
-    if any(f"{parent}.{name}_bias" in files.tensors for name in STACKS):
-        return "a stack of experts with biases"
+    biases = [files.tensors.get(f"{parent}.{name}_bias") for name in STACKS]
     (e, n, k), other = up.shape, down.shape
     if lies_across(files, module):
         n, k, other = k, n, (e, other[2], other[1])
@@ -115,6 +129,9 @@ def _why_no_stack(files: Files, module: str) -> str | None:
         return f"a stack of experts with gate_up_proj {list(up.shape)} and down_proj {list(other)}"
     if k % SF_VEC or other[-1] % SF_VEC or not e * n * k:
         return f"K = {k} and {other[-1]}, expected multiples of {SF_VEC}"
+    given = [(each.dtype in FLOATS, each.shape) for each in biases if each is not None]
+    if given and given != [(True, (e, n)), (True, (e, k))]:
+        return f"a stack of experts with other biases than [{e}, {n}] and [{e}, {k}]"
     return None
 
 
@@ -146,17 +163,19 @@ def _excluded(module: str, patterns: Iterable[str]) -> str | None:
 
 def _by_model(
     files: Files, candidates: dict[str, str], kept: dict[str, str], exclude: tuple[str, ...]
-) -> tuple[str, dict[str, str]]:
-    """(what has decided, why a candidate is no weight that quantize_ would take)."""
+) -> tuple[str, dict[str, str], set[str]]:
+    """(what has decided, why a candidate is no weight that quantize_ would take, the stacks whose
+    rows are gate, up, gate, up)."""
+    names = _by_names(files, candidates), set[str]()
     try:
         from ..transformers.architecture import Architecture
     except (ImportError, AttributeError):  # none, or one that nvfp4kern.transformers does not know
-        return "names, as there is no transformers that is known", _by_names(candidates)
+        return "names, as there is no transformers that is known", *names
     try:
         model = Architecture(files.path)
     except Exception as error:  # whatever transformers raises for a configuration
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        return f"names, as transformers has no such model: {reason}"[:200], _by_names(candidates)
+        return f"names, as transformers has no such model: {reason}"[:200], *names
     shapes = {m: _shape(files, tensor) for m, tensor in candidates.items()}
     others = [f"{module}.weight" for module in kept]
     shapes_kept = {
@@ -165,13 +184,17 @@ def _by_model(
         if other in files.tensors
     }
     refused = model.why_not(shapes, shapes_kept, exclude)
-    return f"the modules of {model.name}", refused
+    return f"the modules of {model.name}", refused, model.by_turns(shapes)
 
 
-def _by_names(candidates: dict[str, str]) -> dict[str, str]:
-    last = {module: module.rpartition(".")[2] for module in candidates}
-    reason = "perhaps transposed, which only the model tells"
-    return {module: reason for module, name in last.items() if name in TRANSPOSED}
+def _by_names(files: Files, candidates: dict[str, str]) -> dict[str, str]:
+    found = {}
+    for module in candidates:
+        if module.rpartition(".")[2] in TRANSPOSED:
+            found[module] = "perhaps transposed, which only the model tells"
+        elif f"{module.rpartition('.')[0]}.{STACKS[0]}_bias" in files.tensors:
+            found[module] = "with biases, as gpt-oss, whose gate only the model tells"
+    return found
 
 
 def _weights(files: Files, module: str, tensor: str) -> list[Weight]:

@@ -65,6 +65,8 @@ class Step:
     nbytes: int
     """Read."""
     weight: Weight | None = None
+    index: tuple[int, slice] | None = None
+    """Of a part that is copied."""
 
 
 @dataclass
@@ -135,7 +137,7 @@ def quantize_folder(
             run.write(work, progress or (lambda done, total: None))
             files.check()
             run.finish(work.folder)
-            errors = verify_folder(files, run.weights, work.folder) if verify else None
+            errors = verify_folder(files, found, work.folder) if verify else None
             files.check()
             work.publish()
         finally:
@@ -209,6 +211,11 @@ class Run:
             job = jobs.setdefault(info.shard, Job(info.shard))
             if name in self.found.weights:
                 job.steps += [self._layer(weight) for weight in self.found.weights[name]]
+            elif name in self.found.biases:
+                for each in self.found.biases[name]:
+                    outputs = {"": (f"{each.name}.bias", info.dtype, (each.rows,))}
+                    part = info.nbytes // len(self.found.biases[name])
+                    job.steps.append(Step(name, outputs, part, index=each.of_bias))
             else:
                 outputs = {"": (name, info.dtype, info.shape)}
                 job.steps.append(Step(name, outputs, info.nbytes))
@@ -275,6 +282,9 @@ class Run:
         return min(done, steps)
 
     def _step(self, reader: Reader, step: Step, shard: Shard) -> None:
+        if step.index is not None:
+            shard.write(step.outputs[""][0], _bytes(self.files.read(step.tensor, step.index)))
+            return
         if step.weight is None:
             at = 0
             for piece in self.files.pieces(step.tensor):

@@ -1,7 +1,6 @@
 """Compares what was written with what it was made of: each layer's error, each copy's bytes."""
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from ..checkpoint.files import CheckpointError, Files
 from ..checkpoint.formats import read_plan
 from ..checkpoint.plan import Layer, refuse
 from ..checkpoint.report import inspect
-from .choice import Weight
+from .choice import Choice, Weight
 from .weights import Reader
 
 __all__ = ["Errors", "verify_folder"]
@@ -24,16 +23,21 @@ MOST = 0.5
 below its largest element."""
 
 
-def verify_folder(files: Files, weights: Iterable[Weight], folder: Path) -> Errors:
+def verify_folder(files: Files, choice: Choice, folder: Path) -> Errors:
     """Raises CheckpointError where the folder is not what these weights and all else became."""
-    weights = list(weights)
+    weights = [each for of_tensor in choice.weights.values() for each in of_tensor]
     with Files(folder) as written:
         plan = read_plan(written)
         refuse(inspect(written, plan).problems)
         if set(plan.layers) != {weight.name for weight in weights}:
             raise CheckpointError(f"{folder.name}: has other layers than were quantised")
         quantised = {weight.tensor for weight in weights}
-        for name in files.tensors.keys() - quantised:
+        for name, layers in choice.biases.items():
+            for each in layers:
+                both = written.read(f"{each.name}.bias"), files.read(name, each.of_bias)
+                if not torch.equal(*(value.view(torch.uint8) for value in both)):
+                    raise CheckpointError(f"{name}: the copy differs")
+        for name in files.tensors.keys() - quantised - choice.biases.keys():
             pairs = zip(files.pieces(name), written.pieces(name), strict=True)
             if any(a != b for a, b in pairs):
                 raise CheckpointError(f"{name}: the copy differs")

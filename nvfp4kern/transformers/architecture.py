@@ -10,7 +10,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 
 from ..checkpoint.destinations import Destination, destinations
 from ..nn.chosen import candidates
-from ..nn.linear import is_conv1d, is_linear
+from ..nn.linear import is_conv1d
 from ..nn.replacing import why_not_replaced
 from ..nn.stacks import Gate, gate_of
 from .conversion import renamed
@@ -76,6 +76,18 @@ class Architecture:
             for name, shape in shapes.items()
         }
 
+    def by_turns(self, shapes: Shapes) -> set[str]:
+        """Those whose rows are gate, up, gate, up."""
+        rows = self._rows(shapes)
+        found = set()
+        for name, shape in shapes.items():
+            if len(shape) == 3 and name.endswith("gate_up_proj"):
+                homes = {each.module for each in self._homes(name, shape, rows)}
+                gates = [gate_of(self.modules[home]) for home in homes]
+                if any(isinstance(gate, Gate) and gate.interleaved for gate in gates):
+                    found.add(name)
+        return found
+
     def _rows(self, shapes: Shapes) -> dict[str, int]:
         named = shapes.items()
         return {spelt: shape[0] for name, shape in named for spelt in self._spellings(name)}
@@ -93,7 +105,4 @@ class Architecture:
             return "of a Conv1D, whose weight is [K, N]; quantize_ takes it"
         if name not in staying:
             return f"of a {type(module).__name__}, which quantize_ leaves"
-        gate = None if staying[name] or is_linear(module) else gate_of(module)
-        if isinstance(gate, Gate) and gate.interleaved:
-            return f"of a {type(module).__name__}, whose rows are gate, up, gate, up"
         return staying[name] or why_not_replaced(module)
