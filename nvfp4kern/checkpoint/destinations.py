@@ -122,9 +122,7 @@ def check_stack(modules: Mapping[str, nn.Module], layer: Layer, reached: list[De
     for spelling in () if reached else spellings(layer.name):
         if spelling in modules:
             kind = type(modules[spelling]).__name__
-            raise CheckpointError(
-                f"{weight}: is quantised; {kind} is no linear layer of nvfp4kern's"
-            )
+            raise CheckpointError(f"{weight}: is quantised; {kind} is no linear layer")
         expert = EXPERT.fullmatch(spelling)
         old = modules.get(expert[1] if expert else spelling.rpartition(".")[0])
         if old is not None and any(value.dim() == 3 for value in old.parameters(recurse=False)):

@@ -195,6 +195,9 @@ def _nvfp4(layer: Layer, infos: dict[str, TensorInfo]) -> Iterator[tuple[str, st
     if half % 8 or not math.prod(weight.shape):
         yield "weight", "uint8 with K/2 a multiple of 8 (K of 16), and not empty"
         return
+    if experts and n % 2 and layer.name.endswith("gate_up_proj"):
+        yield "weight", "as many rows of gates as of ups"
+        return
     if scale is None or scale.dtype != "float8_e4m3fn" or scale.shape != (*experts, n, half // 8):
         yield "weight_scale", f"float8_e4m3fn {[*experts, n, half // 8]}"
     rows = _globals(layer, experts, n)

@@ -119,7 +119,7 @@ def why_not(files: Files, module: str, info: TensorInfo) -> str | None:
 def _why_no_stack(files: Files, module: str) -> str | None:
     parent = module.rpartition(".")[0]
     up, down = (files.tensors.get(f"{parent}.{name}") for name in STACKS)
-    if up is None or down is None:
+    if up is None or down is None or len(up.shape) != 3 or len(down.shape) != 3:
         return "a stack without its other half"
     biases = [files.tensors.get(f"{parent}.{name}_bias") for name in STACKS]
     (e, n, k), other = up.shape, down.shape
@@ -140,10 +140,11 @@ def lies_across(files: Files, tensor: str) -> bool:
     Llama-4's are. No sizes fit both ways."""
     parent, _, last = tensor.rpartition(".")
     both = [files.tensors.get(f"{parent}.{name}") for name in STACKS]
-    if last not in STACKS or None in both:
+    shapes = [each.shape for each in both if each is not None and len(each.shape) == 3]
+    if last not in STACKS or len(shapes) != 2:
         return False
-    up, down = (each.shape for each in both if each is not None)
-    return up[2] == 2 * down[1] and up[1] == down[2]
+    (_, k, n), (_, inner, outer) = shapes
+    return n == 2 * inner and k == outer
 
 
 def _shape(files: Files, tensor: str) -> tuple[int, ...]:

@@ -233,6 +233,20 @@ def test_stacked_experts_that_are_transposed_are_read_as_others(checkpoint, tmp_
                 files.read(name, index), tensors[name][index])))  # fmt: skip
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_gates_and_ups_are_as_many(checkpoint, tmp_path, across):
+    base = checkpoint("qwen3_moe", "modelopt-nvfp4", stacked="E")
+    tensors = load_file(base / "model.safetensors")
+    name = f"{EXPERTS}.gate_up_proj"
+    odd = {key: tensors[key][:, :-1] for key in (name, f"{name}_weight_scale")}
+    odd = {key: value.mT if across else value for key, value in odd.items()}
+    odd |= {f"{name}_bias": torch.zeros(4, 95)}
+    odd = {key: value.contiguous() for key, value in odd.items()}
+    with Files(changed(base, tmp_path / "m", **odd)) as files:
+        (fatal,) = sentences(read_plan(files), fatal=True)
+    assert fatal == f"{name}: uint8 [4, 95, 32], expected as many rows of gates as of ups"
+
+
 def test_stacks_of_gpt_oss_have_gates_and_ups_by_turns(checkpoint, tmp_path):
     """ModelOpt leaves them as transformers has them."""
     base = checkpoint("qwen3_moe", "modelopt-nvfp4", stacked="E")

@@ -119,9 +119,11 @@ def test_stacks_of_experts_are_written_one_by_one(tmp_path, monkeypatch):
     up[1] *= 100
     stacks = {"a.experts.gate_up_proj": up.bfloat16(), "a.experts.down_proj": down.bfloat16()}
     turned = {f"b.experts.{n[10:]}": v.mT.contiguous() for n, v in stacks.items()}
+    halves = {"d.experts.gate_up_proj": up[0], "d.experts.down_proj": down.bfloat16()}
     others = {"c.experts.gate_up_proj": up[:, :32].contiguous(), "c.experts.down_proj": down}
-    source = folder(tmp_path / "source", {**stacks, **turned, **others})
+    source = folder(tmp_path / "source", {**stacks, **turned, **others, **halves})
     made = quantize_folder(source, tmp_path / "made", verify=True)
+    assert made.kept.pop("d.experts.down_proj") == "a stack without its other half"
     assert set(made.kept) == set(others)
     assert {"a stack of experts with gate_up_proj" in why for why in made.kept.values()} == {True}
     found = load_file(tmp_path / "made" / "model.safetensors")
