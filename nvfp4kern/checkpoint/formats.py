@@ -64,6 +64,10 @@ def _by_names(files: Files) -> Plan:
     parts = {name.rpartition(".")[2] for name in files.tensors}
     if any(part.endswith("_blocks") and f"{part[:-7]}_scales" in parts for part in parts):
         return plan_mxfp4(files)
+    if {"blocks", "scales"} <= parts:
+        name = next(name for name in files.tensors if name.endswith(".blocks"))
+        other = "expected the files beside that folder, whose names end in _blocks"
+        raise CheckpointError(f"{name}: belongs to a folder 'original' of gpt-oss, {other}")
     if "weight_packed" in parts or "weight_global_scale" in parts:
         plan = plan_compressed(files, None)
     else:

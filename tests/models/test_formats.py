@@ -361,3 +361,12 @@ def test_wrong_stacks_by_openais_names_are_problems(tmp_path):
     save_file(parts | {f"{name}_bias": torch.zeros(1)}, tmp_path / "m.safetensors")
     (problem, *_) = read_plan(Files(tmp_path)).problems
     assert problem.fatal and str(problem) == f"{name}_blocks: has K = 2, expected a multiple of 32"
+
+
+def test_the_original_files_of_gpt_oss_are_refused_by_name(tmp_path):
+    names = [f"block.0.mlp.mlp1_weight.{part}" for part in ("blocks", "scales")]
+    save_file({n: torch.zeros(1, dtype=torch.uint8) for n in names}, tmp_path / "m.safetensors")
+    with pytest.raises(
+        CheckpointError, match=f"^{names[0]}: belongs to a folder 'original' of gpt"
+    ):
+        read_plan(Files(tmp_path))
