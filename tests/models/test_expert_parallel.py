@@ -24,8 +24,8 @@ FP32 = {"reduce_dtype": torch.float32}
 NAN = float("nan")
 
 
-def experts_of(input_quant, e=E):
-    return filled(NVFP4Experts(H, INNER, e, input_quant=input_quant), 6)
+def experts_of(input_quant, e=E, **gating):
+    return filled(NVFP4Experts(H, INNER, e, input_quant=input_quant, **gating), 6)
 
 
 def routed(tokens, among, k=K, seed=3):
@@ -64,6 +64,15 @@ def test_own_tokens_have_the_bits_of_one_process(team, world, input_quant, e):
     for y, given in zip(got, inputs, strict=True):
         assert y.dtype == torch.bfloat16 and torch.equal(y, whole(*given))
     assert bool((got[1][2] == 0).all()) and got[1].unique().numel() > 100
+
+
+@pytest.mark.parametrize("input_quant", QUANTS)
+def test_ranks_have_the_gate_and_their_biases(team, input_quant):
+    gating = {"activation": "swiglu_oai", "limit": 2.0, "bias": True, "dtype": torch.bfloat16}
+    whole, inputs = experts_of(input_quant, **gating), of_each_rank(2, (5, 5))
+    got = team(2).run(run_experts, whole, inputs, FP32)
+    for y, given in zip(got, inputs, strict=True):
+        assert torch.equal(y, whole(*given))
 
 
 @pytest.mark.parametrize("world", WORLDS)
