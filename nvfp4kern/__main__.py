@@ -246,9 +246,10 @@ def add_quantize_arguments(parser):
     parser.add_argument("target", metavar="DST", help="a new folder: absent until it is complete")
     parser.add_argument(
         "--recipe",
-        choices=("amax", "four_six"),
+        choices=("amax", "four_six", "mse"),
         default="amax",
-        help="how scale factors are chosen: four_six is slower, with a smaller error of weights",
+        help="how scale factors are chosen: four_six and mse are slower, with smaller errors of "
+        "weights",
     )
     parser.add_argument(
         "--exclude",

@@ -26,8 +26,9 @@ class NVFP4Config:
 
     input_quant: None for W4A16. For W4A4 "dynamic" or, for linear layers alone, "amax": see
         NVFP4Linear.
-    recipe: "amax", or "four_six", which is slower and has a smaller error: the largest magnitude
-        of a block becomes code 6 or code 4, whichever is better.
+    recipe: "amax", or one that is slower and has a smaller error: by "four_six" the largest
+        magnitude of a block becomes code 6 or code 4, whichever is better; "mse" searches the
+        global scale and each block's scale factor for the smallest squared error.
     exclude: patterns (fnmatch) of the names of modules that stay as they are; a string is one.
         "<head>" is what get_output_embeddings() of the model or of a part of it returns, and
         "<router>" a module whose class has a router's name (..Router, ..Gate), with its parts. By

@@ -27,7 +27,7 @@ from ..nn.recipes import CODE_VALUES, MOST, RECIPES, Recipe
 from .choice import Choice, Weight, choose, is_table
 from .shards import Shard
 from .verifying import Errors, verify_folder
-from .weights import Reader, global_scale, quantized, sizes
+from .weights import Reader, as_stored, quantized, sizes
 from .work import Work
 
 __all__ = ["Format", "Summary", "quantize_folder"]
@@ -292,10 +292,10 @@ class Run:
                 at += len(piece)
             return
         members = self.groups[step.weight.group]
-        largest = torch.stack([reader.largest(each) for each in members]).amax()
         divisor = self.parts["weight_scale_2"].divisor
-        scale, stored = global_scale(largest, self.recipe, divisor)
+        scale, stored = as_stored(reader.global_scale(members, self.recipe), divisor)
         if not stored.isfinite():
+            largest = max(float(reader.largest(each)) for each in members)
             what = f"{largest:g} at most, too small for a global scale that is a divisor"
             raise CheckpointError(f"{step.tensor}: {what}")
         width = step.weight.columns // 2

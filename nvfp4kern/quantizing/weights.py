@@ -10,7 +10,7 @@ from ..layout import NVFP4, SF_VEC
 from ..nn.recipes import Recipe, global_scale_of, quantize_weight
 from .choice import Weight
 
-ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 18}
+ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 18, "mse": 1 << 18}
 """Of a piece. Recipe "four_six" takes about 60 bytes for each."""
 
 
@@ -21,6 +21,7 @@ class Reader:
         self.files = files
         self._buffer = bytearray()
         self._largest: dict[tuple[str, int], Tensor] = {}
+        self._scales: dict[str, Tensor] = {}
 
     def pieces(self, weight: Weight, elements: int) -> Iterator[tuple[int, Tensor]]:
         """(first row in the layer, rows): each is valid until the next."""
@@ -48,6 +49,15 @@ class Reader:
             self._largest[key] = found
         return self._largest[key]
 
+    def global_scale(self, members: list[Weight], recipe: Recipe) -> Tensor:
+        """float32 [], the one of a whole group."""
+        group = members[0].group
+        if group not in self._scales:
+            largest = torch.stack([self.largest(each) for each in members]).amax()
+            pieces = (p for each in members for _, p in self.pieces(each, ELEMENTS[recipe]))
+            self._scales[group] = global_scale_of(largest, recipe, pieces)
+        return self._scales[group]
+
 
 def quantized(
     reader: Reader, weight: Weight, global_scale: Tensor, recipe: Recipe
@@ -57,12 +67,11 @@ def quantized(
         yield at, quantize_weight(piece, recipe, global_scale)
 
 
-def global_scale(largest: Tensor, recipe: Recipe, divisor: bool) -> tuple[Tensor, Tensor]:
-    """(the multiplier, what the file has), float32 []. divisor: the file has its inverse.
+def as_stored(made: Tensor, divisor: bool) -> tuple[Tensor, Tensor]:
+    """(the multiplier, what the file has) of a global scale. divisor: the file has its inverse.
 
     The multiplier is what a reader makes of the file's number.
     """
-    made = global_scale_of(largest, recipe)
     if not divisor:
         return made, made
     stored = 1 / made

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from nvfp4kern.__main__ import main
 from nvfp4kern.checkpoint import CheckpointError, Files, inspect, load_checkpoint, read_plan
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
-from nvfp4kern.nn.recipes import quantize_weight
+from nvfp4kern.nn.recipes import global_scale_of, quantize_weight
 from nvfp4kern.quantizing import choice, quantize_folder, weights
 from nvfp4kern.quantizing.command import Lines
 
@@ -74,10 +74,10 @@ def test_a_folder_is_quantised_and_loads_by_both_ways(plain, tmp_path, architect
     assert all(name.endswith((".gate", "lm_head", "embed_tokens")) for name in made.kept)
 
 
-@pytest.mark.parametrize("recipe", ["amax", "four_six"])
+@pytest.mark.parametrize("recipe", ["amax", "four_six", "mse"])
 def test_codes_are_the_recipes_and_fused_layers_share_a_scale(plain, tmp_path, recipe, monkeypatch):
     """Whatever the pieces in which weights are read."""
-    monkeypatch.setattr(weights, "ELEMENTS", {"amax": 200, "four_six": 700})
+    monkeypatch.setattr(weights, "ELEMENTS", {"amax": 200, "four_six": 700, "mse": 500})
     source, target = plain("qwen3_moe"), tmp_path / "made"
     quantize_folder(source, target, recipe=recipe)
     with Files(source) as before, Files(target) as after:
@@ -90,7 +90,7 @@ def test_codes_are_the_recipes_and_fused_layers_share_a_scale(plain, tmp_path, r
             members = [before.read(f"{parent}.{each}.weight") for each in group]
             largest = torch.stack([each.abs().amax() for each in members]).amax()
             (alone,) = [w for w, each in zip(members, group, strict=True) if each == last]
-            scale = quantize_weight(largest.expand(1, 16).contiguous(), recipe).global_scale
+            scale = global_scale_of(largest, recipe, members)
             expected = quantize_weight(alone, recipe, scale)
             assert torch.equal(after.read(f"{name}.weight"), expected.data)
             found = after.read(f"{name}.weight_scale").view(torch.uint8)
