@@ -148,9 +148,13 @@ def main(arguments=None) -> int:
         for recipe in RECIPES:
             for inputs in INPUTS:
                 folder = Path(temporary) / f"{recipe}-{inputs}"
-                text = learnt[:CALIBRATED] if inputs == "static" else None
+                needed = inputs == "static" or recipe == "gptq"
+                text = learnt[:CALIBRATED] if needed else None
+                begin = time.perf_counter()
                 quantize_folder(plain, folder, recipe=recipe, input_quant=inputs, calibrate=text)
-                found["rows"].append(row(plain, folder, recipe, inputs, kept, asked.tokens))
+                took = time.perf_counter() - begin
+                compared = row(plain, folder, recipe, inputs, kept, asked.tokens)
+                found["rows"].append({**compared, "seconds": round(took, 1)})
                 print(line(found["rows"][-1]), flush=True)
     if asked.json:
         results.write(asked.json, found)

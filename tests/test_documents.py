@@ -90,6 +90,11 @@ def check_quantized_model(names):
     assert all(type(layer) is names["NVFP4Linear"] for layer in model)
 
 
+def check_calibrated_model(names):
+    model, report = names["model"], names["report"]
+    assert report == ["0", "1"] and model(names["batches"][0]).isfinite().all()
+
+
 def check_adapters(names):
     assert names["loss"].isfinite() and names["model"].peft_config
 
@@ -99,8 +104,9 @@ CHECKS = {
     ("docs/api.md", 0): check_operators,
     ("docs/api.md", 1): check_compiled,
     ("docs/models.md", 0): check_quantized_model,
-    ("docs/models.md", 1): check_adapters,
-    ("docs/models.md", 2): check_moe,
+    ("docs/models.md", 1): check_calibrated_model,
+    ("docs/models.md", 2): check_adapters,
+    ("docs/models.md", 3): check_moe,
 }
 
 

@@ -1,5 +1,6 @@
 """The experts of a mixture, with NVFP4 weights, stacked."""
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import torch
@@ -10,6 +11,7 @@ from ..layout import SF_VEC
 from ..types import Activation
 from . import stacks
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
+from .gptq import Compensation
 from .linear import autocast, quantize_input, readable, static_scale
 from .recipes import Recipe, quantize_weight
 
@@ -156,17 +158,32 @@ class NVFP4Experts(Frozen):
 
     @classmethod
     def from_experts(
-        cls, module: nn.Module, *, input_quant: InputQuant = None, recipe: Recipe = "amax"
+        cls,
+        module: nn.Module,
+        *,
+        input_quant: InputQuant = None,
+        recipe: Recipe = "amax",
+        hessians: Mapping[tuple[str, int], Tensor] | None = None,
     ) -> "NVFP4Experts":
-        """Quantises transformers' stacked experts; the options are NVFP4Config's."""
+        """Quantises transformers' stacked experts; the options are NVFP4Config's.
+
+        hessians: for "gptq" alone: by a stack's name and the expert, as in NVFP4Linear. An expert
+            that has none is quantised by "amax".
+        """
         choice("input_quant", input_quant, (None, "dynamic"))
         experts = cls.like(module, input_quant=input_quant, device=module.down_proj.device)
         (up, down), gate = stacks.matrices(module), stacks.gate_of(module)
         assert not isinstance(gate, str)
         for e in range(experts.num_experts):
-            for j, half in enumerate(gate.halves(up[e])):
-                experts.expert_weight("gate_up_proj", e, j, *quantize_weight(half, recipe))
-            experts.expert_weight("down_proj", e, 0, *quantize_weight(down[e], recipe))
+            parts = {"gate_up_proj": gate.halves(up[e]), "down_proj": (down[e],)}
+            for name, weights in parts.items():
+                hessian = None if hessians is None else hessians.get((name, e))
+                known = hessian is not None or hessians is None
+                compensation = None if hessian is None else Compensation(hessian)
+                for j, weight in enumerate(weights):
+                    own: Recipe = recipe if known else "amax"
+                    made = quantize_weight(weight, own, None, compensation)
+                    experts.expert_weight(name, e, j, *made)
         of_up, of_down = stacks.biases(module)
         if of_up is not None and of_down is not None:
             gates_and_ups = torch.cat(gate.halves(of_up.detach(), 1), 1)

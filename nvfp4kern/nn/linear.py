@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .. import torch as nk
 from ..layout import SF_VEC
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
+from .gptq import Compensation
 from .recipes import Recipe, quantize_weight
 from .replacing import has_hooks, made_by_hooks
 
@@ -104,13 +105,18 @@ class NVFP4Linear(Frozen):
 
     @classmethod
     def from_linear(
-        cls, linear: nn.Linear, *, input_quant: InputQuant = None, recipe: Recipe = "amax"
+        cls,
+        linear: nn.Linear,
+        *,
+        input_quant: InputQuant = None,
+        recipe: Recipe = "amax",
+        hessian: Tensor | None = None,
     ) -> "NVFP4Linear":
         """Quantises a layer's weight (float16, bfloat16 or float32); its bias is shared.
 
         linear: an nn.Linear, or a Conv1D of transformers, whose weight is [K, N].
         input_quant: None, "dynamic" or "amax"; "static" would need a calibration.
-        recipe: see NVFP4Config.
+        recipe: see NVFP4Config. hessian: for "gptq" alone, X^T X [K, K] of inputs X.
 
         Raises ValueError for a weight with NaN or infinities, and for one that hooks make, as those
         of weight_norm, spectral_norm and pruning do. Synchronises with the device.
@@ -123,7 +129,8 @@ class NVFP4Linear(Frozen):
         weight = weight.T if is_conv1d(linear) else weight
         n, k = weight.shape
         layer = cls(k, n, bias=False, input_quant=input_quant, device="meta")
-        codes, scales, global_scale = quantize_weight(weight, recipe)
+        compensation = None if hessian is None else Compensation(hessian)
+        codes, scales, global_scale = quantize_weight(weight, recipe, None, compensation)
         layer._set(weight=codes, weight_scale=scales, weight_scale_2=global_scale)
         if linear.bias is not None:
             layer._set(bias=linear.bias.detach())

@@ -3,15 +3,17 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .chosen import EXCLUDED, Candidate, Filter, candidates
 from .experts import NVFP4Experts
 from .frozen import Frozen, InputQuant, choice
+from .gptq import Hessians
 from .linear import NVFP4Linear, is_linear
 from .recipes import RECIPES, Recipe
 from .replacing import AllOrNothing, replace, why_not_replaced
@@ -28,7 +30,8 @@ class NVFP4Config:
         NVFP4Linear.
     recipe: "amax", or one that is slower and has a smaller error: by "four_six" the largest
         magnitude of a block becomes code 6 or code 4, whichever is better; "mse" searches the
-        global scale and each block's scale factor for the smallest squared error.
+        global scale and each block's scale factor for the smallest squared error; "gptq" makes up
+        for errors by other columns, and needs quantize_'s `calibrate`.
     exclude: patterns (fnmatch) of the names of modules that stay as they are; a string is one.
         "<head>" is what get_output_embeddings() of the model or of a part of it returns, and
         "<router>" a module whose class has a router's name (..Router, ..Gate), with its parts. By
@@ -62,6 +65,8 @@ class QuantizationReport(list[str]):
         of a head that is an embedding's, too, do not count; those that were NVFP4 already do, as 16
         bits.
     quantized_bytes: of those among them that are NVFP4 now.
+    uncalibrated: names of what no input of calibration reached, so that recipe "amax" stands in for
+        "gptq": of layers, and of an expert's weights, such as "experts.down_proj.3".
 
     print(report) shows it. As a list it is that of the names.
     """
@@ -69,6 +74,7 @@ class QuantizationReport(list[str]):
     kept: dict[str, str]
     linear_bytes: int
     quantized_bytes: int
+    uncalibrated: list[str]
 
     @property
     def share(self) -> float:
@@ -78,7 +84,9 @@ class QuantizationReport(list[str]):
     def __str__(self) -> str:
         sizes = f"{self.quantized_bytes / 1e6:.1f} of {self.linear_bytes / 1e6:.1f} MB"
         lines = [f"{len(self)} layers quantised: {self.share:.0%} of the linear bytes, {sizes}"]
-        return "\n".join([*lines, *(f"  {line}" for line in self.reasons())])
+        lines += [f"  {line}" for line in self.reasons()]
+        reached = "by 'amax', as no input of calibration reached it"
+        return "\n".join([*lines, *(f"  {name}: {reached}" for name in self.uncalibrated)])
 
     def reasons(self) -> list[str]:
         """What stayed and why, layers of one name in a line."""
@@ -90,12 +98,20 @@ class QuantizationReport(list[str]):
 
 
 def quantize_(
-    model: nn.Module, config: NVFP4Config | None = None, filter_fn: Filter | None = None
+    model: nn.Module,
+    config: NVFP4Config | None = None,
+    filter_fn: Filter | None = None,
+    *,
+    calibrate: Callable[[nn.Module], object] | None = None,
 ) -> QuantizationReport:
     """Replaces linear layers and stacked experts of `model` by NVFP4 ones, and returns a report: it
     is the list of their names, and says what stayed and why.
 
     filter_fn: says of (module, name) whether to replace it. config.exclude counts first.
+    calibrate: with recipe "gptq" and no other. Is called with the model once, and runs it on what
+        shall count, without gradients. For each layer K * K numbers of float32 are held then.
+        Experts of transformers have to run one by one, with experts_implementation="eager". What
+        no input reaches is quantised by "amax": the report names it, and a warning does.
 
     A layer stays as it is, and the report says why, where its K is no multiple of 16; where its
     weight is made of other parameters, by weight_norm, spectral_norm or pruning; where it is of a
@@ -110,9 +126,10 @@ def quantize_(
     single layers in float32 among others of 16 bits stay.
 
     Raises ValueError for a model that is itself a layer, since nothing holds it, for one in
-    float32 whose inputs are not quantised, for experts with "amax", for weights with NaN or
-    infinities, and for layers with what cannot be kept: hooks of state_dict or of parts, parts of a
-    linear layer, a forward of their own. Raises TypeError for weights of other dtypes.
+    float32 whose inputs are not quantised, for experts with "amax", for weights and inputs of
+    calibration with NaN or infinities, and for layers with what cannot be kept: hooks of state_dict
+    or of parts, parts of a linear layer, a forward of their own. Raises TypeError for weights of
+    other dtypes.
     All replacements are made before the first of them is put in, beside the weights they replace.
     So the model is as it was after any error, such as one for want of memory, and after an
     interrupt.
@@ -123,18 +140,24 @@ def quantize_(
     for name, module in chosen.items():
         check(name, module, config)
     report = reported(model, found)
+    hessians = calibrated(model, chosen, config, calibrate)
+    report.uncalibrated = [] if hessians is None else sorted(unreached(chosen, hessians))
     made: dict[nn.Module, nn.Module] = {}  # one where the model has the same layer twice
     for name, module in chosen.items():
         if module in made:
             continue
         try:
-            made[module] = quantized(module, config)
+            made[module] = quantized(name, module, config, hessians)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     if filter_fn is None and report.quantized_bytes * 2 < report.linear_bytes:
         why = "; ".join(report.reasons()[:4])
         what = f"{report.share:.0%} of the linear bytes became NVFP4: {why}"
         warnings.warn(f"quantize_: {what}. print() of its result says all", stacklevel=2)
+    if report.uncalibrated:
+        names = ", ".join(report.uncalibrated[:4])
+        what = f"recipe 'amax' for {len(report.uncalibrated)} weights, as no input reached them"
+        warnings.warn(f"quantize_: {what}: {names}; see .uncalibrated", stacklevel=2)
     with AllOrNothing(model):
         for name, module in chosen.items():
             replace(model, name, made[module])
@@ -179,8 +202,53 @@ def reported(model: nn.Module, found: list[Candidate]) -> QuantizationReport:
     return report
 
 
-def quantized(module: nn.Module, config: NVFP4Config) -> nn.Module:
-    options = {"input_quant": config.input_quant, "recipe": config.recipe}
-    if is_linear(module):
-        return NVFP4Linear.from_linear(module, **options)
-    return NVFP4Experts.from_experts(module, **options)
+Calibration = dict[tuple[str, int | None], Tensor]
+
+
+def calibrated(
+    model: nn.Module,
+    chosen: dict[str, nn.Module],
+    config: NVFP4Config,
+    calibrate: Callable[[nn.Module], object] | None,
+) -> Calibration | None:
+    """The Hessians of Hessians.values, for a recipe that needs them."""
+    if (config.recipe == "gptq") != (calibrate is not None):
+        raise ValueError("calibrate: expected with recipe='gptq', and only then")
+    if calibrate is None:
+        return None
+    named = {module: name for name, module in reversed(chosen.items())}  # by the first
+    linears = {name: module for module, name in named.items() if is_linear(module)}
+    stacks = {name: module for module, name in named.items() if name not in linears}
+    hessians = Hessians()
+    with hessians.watching(linears, stacks), torch.no_grad():
+        calibrate(model)
+    return hessians.values
+
+
+def unreached(chosen: dict[str, nn.Module], hessians: Calibration) -> set[str]:
+    found = set()
+    for module, name in {module: name for name, module in reversed(chosen.items())}.items():
+        if is_linear(module):
+            found |= {name} - {key for key, _ in hessians}
+        else:
+            for key in ("gate_up_proj", "down_proj"):
+                for e in range(len(getattr(module, key))):
+                    if (f"{name}.{key}", e) not in hessians:
+                        found.add(f"{name}.{key}.{e}")
+    return found
+
+
+def quantized(
+    name: str, module: nn.Module, config: NVFP4Config, hessians: Calibration | None
+) -> nn.Module:
+    options: dict[str, Any] = {"input_quant": config.input_quant, "recipe": config.recipe}
+    if not is_linear(module):
+        if hessians is not None:
+            options["hessians"] = {
+                (key.removeprefix(f"{name}."), e): value for (key, e), value in hessians.items()
+            }
+        return NVFP4Experts.from_experts(module, **options)
+    if hessians is not None:
+        options["hessian"] = hessians.get((name, None))
+        options["recipe"] = config.recipe if (name, None) in hessians else "amax"
+    return NVFP4Linear.from_linear(module, **options)

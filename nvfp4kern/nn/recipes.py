@@ -1,6 +1,6 @@
 """How a weight becomes NVFP4: the choice of its global scale and of its scale factors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -10,8 +10,8 @@ from .. import torch as nk
 from ..layout import NVFP4, SF_VEC
 from .frozen import E4M3, choice
 
-Recipe: TypeAlias = Literal["amax", "four_six", "mse"]
-RECIPES = ("amax", "four_six", "mse")
+Recipe: TypeAlias = Literal["amax", "four_six", "mse", "gptq"]
+RECIPES = ("amax", "four_six", "mse", "gptq")
 
 CODE_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MOST, SMALLEST = 448.0, 2.0**-9
@@ -27,7 +27,10 @@ MSE_PIECE = {"cpu": 1 << 16}
 
 
 def quantize_weight(
-    weight: Tensor, recipe: Recipe, global_scale: Tensor | None = None
+    weight: Tensor,
+    recipe: Recipe,
+    global_scale: Tensor | None = None,
+    compensation: Callable[[Tensor, Tensor], NVFP4[Tensor]] | None = None,
 ) -> NVFP4[Tensor]:
     """weight [N, K], float16, bfloat16 or float32 -> (uint8 [N, K/2], e4m3 [N, K/16], float32 []).
 
@@ -37,13 +40,18 @@ def quantize_weight(
         From "Four Over Six" (Cook et al., arXiv:2512.02010).
     "mse": of 4 global scales and, for each block, of 10 scale factors around that of "amax", those
         that leave the smallest squared error, which is thus at most that of "amax".
+    "gptq": errors are made up for by other columns, which needs the layer's inputs. The global
+        scale is that of "four_six": columns that others' errors were added to may become larger.
     global_scale: float32 [], where it is not of this weight alone; see global_scale_of.
+    compensation: for "gptq" and no other, nvfp4kern.nn.gptq.Compensation of the layer's inputs.
 
     No scale factor is 0, by which a block of small weights would vanish.
 
     Raises ValueError for a weight with NaN or infinities. Synchronises with the device.
     """
     choice("recipe", recipe, RECIPES)
+    if (recipe == "gptq") != (compensation is not None):
+        raise ValueError(f"recipe: {recipe!r}, of which 'gptq' alone needs inputs of the layer")
     weight = weight.detach()
     if not weight.is_meta and not bool(torch.isfinite(weight).all()):
         raise ValueError("weight: has NaN or infinities, expected finite values")
@@ -54,6 +62,8 @@ def quantize_weight(
         return q._replace(global_scale=torch.as_tensor(q.global_scale).reshape(()))
     if global_scale is None:
         global_scale = global_scale_of(weight.abs().amax(), recipe, [weight])
+    if compensation is not None:
+        return compensation(weight, global_scale)
     return (_four_six if recipe == "four_six" else _mse)(weight, global_scale)
 
 
@@ -71,7 +81,7 @@ def global_scale_of(largest: Tensor, recipe: Recipe, pieces: Iterable[Tensor] = 
         for piece in pieces:
             for blocks in _parts(piece):
                 for i, factor in enumerate(factors):
-                    error = _best_scales(blocks / scales[i])[1]
+                    error = best_scales(blocks / scales[i])[1]
                     errors[i] += error.sum(dtype=torch.float64) * factor**2
         return scales.take(errors.argmin())
     if recipe == "amax":
@@ -111,7 +121,7 @@ def _mse(weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:
     for blocks in _parts(weight):
         x = blocks / global_scale
         scales = stored[at : at + len(x)]
-        scales.copy_(_best_scales(x)[0])
+        scales.copy_(best_scales(x)[0])
         found = nearest_codes(x / scales.view(E4M3).float()[:, None]).flatten()
         codes[at * SF_VEC // 2 :][: len(found) // 2] = found[::2] | found[1::2] << 4
         at += len(x)
@@ -125,7 +135,7 @@ def _parts(weight: Tensor) -> Iterator[Tensor]:
     yield from (blocks[at : at + step].float() for at in range(0, len(blocks), step))
 
 
-def _best_scales(x: Tensor) -> tuple[Tensor, Tensor]:
+def best_scales(x: Tensor) -> tuple[Tensor, Tensor]:
     """(scale factors as bytes [B], squared errors float32 [B]) of blocks x [B, 16], which are
     divided by the global scale already.
 

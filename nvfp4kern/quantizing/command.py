@@ -21,8 +21,10 @@ def run(arguments: argparse.Namespace) -> int:
     quant = None if arguments.inputs == "none" else arguments.inputs
     begin = time.monotonic()
     try:
-        if (quant == "static") != (arguments.calibrate is not None):
-            raise ValueError("--calibrate TEXTFILE: expected with --inputs static, and only then")
+        needed = quant == "static" or arguments.recipe == "gptq"
+        if needed != (arguments.calibrate is not None):
+            what = "expected with --inputs static or --recipe gptq, and only then"
+            raise ValueError(f"--calibrate TEXTFILE: {what}")
         text = None if arguments.calibrate is None else Path(arguments.calibrate).read_text()
         with shown() as progress:
             made = quantize_folder(
@@ -108,6 +110,9 @@ def lines(made: Summary) -> Iterator[str]:
         reasons[why].append(name)
     for why, names in reasons.items():
         yield f"not quantised, {why}: {', '.join(grouped(names))}"
+    if made.uncalibrated:
+        names = ", ".join(grouped(made.uncalibrated))
+        yield f"by amax, as no token of --calibrate reached it: {names}"
     yield f"written: {in_bytes(made.nbytes_written)}"
     if made.errors is not None:
         yield from errors_of(made.errors)

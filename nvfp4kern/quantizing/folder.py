@@ -1,7 +1,6 @@
 """From a folder of safetensors to one with NVFP4 weights: all of it, or nothing."""
 
 import hashlib
-import math
 import os
 import shutil
 import time
@@ -23,7 +22,8 @@ from ..checkpoint.plan import EMBEDDINGS, Source
 from ..checkpoint.save import write_json
 from ..nn import NVFP4Config
 from ..nn.frozen import InputQuant, choice
-from ..nn.recipes import CODE_VALUES, MOST, RECIPES, Recipe
+from ..nn.recipes import RECIPES, Recipe
+from .calibrating import Compensations, calibrated
 from .choice import Choice, Weight, choose, is_table
 from .shards import Shard
 from .verifying import Errors, verify_folder
@@ -53,6 +53,8 @@ class Summary:
     nbytes_written: int
     errors: Errors | None = None
     """With verify=True."""
+    uncalibrated: list[str] = field(default_factory=list)
+    """Layers that no token reached, so that recipe "amax" stands in for "gptq"."""
 
 
 @dataclass
@@ -106,7 +108,9 @@ def quantize_folder(
         beside those of NVFP4Config.
     input_quant: None (W4A16), "dynamic", or "static" with `calibrate`.
     calibrate: a text whose first 65536 tokens the model is run with, layer by layer. An input's
-        scale is its largest magnitude / 2688; all experts of a layer have the same.
+        static scale is its largest magnitude / 2688; all experts of a layer have the same. With
+        recipe "gptq" 4 K * K bytes for each layer lie beside `target` meanwhile. Layers that no
+        token reached are quantised by "amax", and the summary names them.
     format: whose layout is written; stacked experts are written one by one in both.
     verify: reads all of it again before it becomes `target`. Raises CheckpointError where a copy
         differs, or a layer's relative error is not that of NVFP4.
@@ -121,8 +125,9 @@ def quantize_folder(
     choice("recipe", recipe, RECIPES)
     choice("input_quant", input_quant, (None, "static", "dynamic"))
     choice("format", format, FORMATS)
-    if (input_quant == "static") != (calibrate is not None):
-        raise ValueError("calibrate: expected with input_quant='static', and only then")
+    if (input_quant == "static" or recipe == "gptq") != (calibrate is not None):
+        what = "calibrate: expected with input_quant='static' or recipe='gptq', and only then"
+        raise ValueError(what)
     patterns = (*NVFP4Config().exclude, *((exclude,) if isinstance(exclude, str) else exclude))
     with Files(source) as files:
         _check_source(files)
@@ -133,7 +138,7 @@ def quantize_folder(
         work = Work(Path(target), run.settings(patterns, calibrate))
         try:
             if calibrate is not None:
-                run.input_scales = work.once("scales", lambda at: calibrated(run, calibrate, at))
+                run.calibrate(work, calibrate)
             run.write(work, progress or (lambda done, total: None))
             files.check()
             run.finish(work.folder)
@@ -150,6 +155,7 @@ def quantize_folder(
         sum(files.tensors[name].nbytes for name in found.weights),
         sum(shard.size for shard in run.shards),
         errors,
+        run.uncalibrated,
     )
 
 
@@ -180,6 +186,8 @@ class Run:
         self.files, self.found = files, found
         self.recipe, self.input_quant, self.format = recipe, input_quant, format
         self.input_scales: dict[str, float] = {}
+        self.compensations: Compensations | None = None
+        self.uncalibrated: list[str] = []
         self.parts = SOURCES if format == "compressed-tensors" else {k: Source(k) for k in SOURCES}
         self.weights = [each for weights in found.weights.values() for each in weights]
         self.groups: dict[str, list[Weight]] = defaultdict(list)
@@ -187,6 +195,17 @@ class Run:
             self.groups[weight.group].append(weight)
         self.jobs = self._jobs()
         self.shards: list[Shard] = []
+
+    def calibrate(self, work: Work, text: str) -> None:
+        static, folder = self.input_quant == "static", work.path / "hessians"
+        kept = folder if self.recipe == "gptq" else None
+        made = work.once(
+            "calibration", lambda at: calibrated(self.files, self.found, text, static, kept, at)
+        )
+        self.input_scales = made["scales"]
+        if kept is not None:
+            self.compensations = Compensations(kept, made["hessians"])
+            self.uncalibrated = [name for name, parts in made["hessians"].items() if not parts]
 
     def settings(self, patterns: tuple[str, ...], text: str | None) -> dict[str, Any]:
         """What a run must have in common with the one that it continues."""
@@ -299,7 +318,9 @@ class Run:
             what = f"{largest:g} at most, too small for a global scale that is a divisor"
             raise CheckpointError(f"{step.tensor}: {what}")
         width = step.weight.columns // 2
-        for row, made in quantized(reader, step.weight, scale, self.recipe):
+        how = None if self.compensations is None else self.compensations.of(step.weight)
+        recipe = "amax" if step.weight.name in self.uncalibrated else self.recipe
+        for row, made in quantized(reader, step.weight, scale, recipe, how):
             shard.write(step.outputs["weight"][0], _bytes(made.data), row * width)
             shard.write(step.outputs["weight_scale"][0], _bytes(made.scales), row * width // 8)
         shard.write(step.outputs["weight_scale_2"][0], _bytes(stored))
@@ -332,29 +353,6 @@ class Run:
             quantization = by_compressed_tensors(inputs, kept)
         config = {**self.files.config, "quantization_config": quantization}
         write_json(folder / "config.json", config)
-
-
-def calibrated(run: Run, text: str, offload: Path) -> dict[str, float]:
-    """The input_scale of each layer. Raises ValueError for one that the text did not reach."""
-    from ..transformers.architecture import Architecture
-    from ..transformers.calibration import largest_inputs
-
-    architecture = Architecture(run.files.path)
-    shapes = {
-        tensor.removesuffix(".weight"): run.files.tensors[tensor].shape
-        for tensor in run.found.weights
-    }
-    inputs = architecture.inputs_of(shapes)
-    largest = largest_inputs(architecture, run.files.path, text, offload)
-    found = {}
-    for weight in run.weights:
-        keys = inputs[weight.tensor.removesuffix(".weight")]
-        value = max((largest.get(key, 0.0) for key in keys), default=0.0)
-        if not 0 < value < math.inf:
-            what = "no token reached it" if not value else f"its input has {value:g}"
-            raise ValueError(f"--calibrate: {weight.name}: {what}; --exclude it")
-        found[weight.name] = value / (CODE_VALUES[-1] * MOST)
-    return found
 
 
 def _bytes(value: Tensor) -> memoryview:

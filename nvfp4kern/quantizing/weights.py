@@ -7,11 +7,13 @@ from torch import Tensor
 
 from ..checkpoint.files import CheckpointError, Files
 from ..layout import NVFP4, SF_VEC
+from ..nn.gptq import Compensation
 from ..nn.recipes import Recipe, global_scale_of, quantize_weight
 from .choice import Weight
 
-ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 18, "mse": 1 << 18}
-"""Of a piece. Recipe "four_six" takes about 60 bytes for each."""
+ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 18, "mse": 1 << 18, "gptq": 1 << 22}
+"""Of a piece. Recipe "four_six" takes about 60 bytes for each, and "gptq" goes through columns,
+whose steps cost the same for few rows."""
 
 
 class Reader:
@@ -60,11 +62,15 @@ class Reader:
 
 
 def quantized(
-    reader: Reader, weight: Weight, global_scale: Tensor, recipe: Recipe
+    reader: Reader,
+    weight: Weight,
+    global_scale: Tensor,
+    recipe: Recipe,
+    compensation: Compensation | None = None,
 ) -> Iterator[tuple[int, NVFP4[Tensor]]]:
     """(first row, codes and scale factors of rows) of the whole weight."""
     for at, piece in reader.pieces(weight, ELEMENTS[recipe]):
-        yield at, quantize_weight(piece, recipe, global_scale)
+        yield at, quantize_weight(piece, recipe, global_scale, compensation)
 
 
 def as_stored(made: Tensor, divisor: bool) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -17,6 +18,17 @@ from .conversion import renamed
 from .layers import spellings
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+class Product(NamedTuple):
+    """What a layer of the files computes in the model."""
+
+    name: str
+    """Of a linear layer, or of a stack and its weight."""
+    expert: int | None
+    """In the model's stack."""
+    source: int | None
+    """In the files' stack: the expert."""
 
 
 class Architecture:
@@ -64,15 +76,18 @@ class Architecture:
         inner = renamed(f"{name}.weight", self.conversions).removesuffix(".weight")
         return spellings(inner, self.model.base_model_prefix)
 
-    def inputs_of(self, shapes: Shapes) -> dict[str, set[str]]:
-        """Layer of the files -> the products of the model that it has a part in: a linear layer's
-        name, or a stack's with the weight's."""
+    def inputs_of(self, shapes: Shapes) -> dict[str, list[Product]]:
+        """Layer of the files -> the products of the model that it has a part in."""
         rows = self._rows(shapes)
         return {
-            name: {
-                each.module if each.stack is None else f"{each.module}.{each.stack[0]}"
+            name: [
+                Product(
+                    each.module if each.stack is None else f"{each.module}.{each.stack[0]}",
+                    None if each.stack is None else each.stack[1],
+                    each.source[0] if len(shape) == 3 else None,
+                )
                 for each in self._homes(name, shape, rows)
-            }
+            ]
             for name, shape in shapes.items()
         }
 

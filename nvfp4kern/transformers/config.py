@@ -50,6 +50,8 @@ class NVFP4KernConfig(QuantizationConfigMixin):
     ) -> None:
         self.quant_method = METHOD
         self.on_the_fly = NVFP4Config(input_quant, recipe, exclude)
+        if recipe == "gptq":
+            raise ValueError("recipe: 'gptq' needs a text: `nvfp4kern quantize` or quantize_")
         self.of_file = of_file
         if of_file:
             check(of_file)

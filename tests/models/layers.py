@@ -16,6 +16,13 @@ def decoded(codes, scales, global_scale):
     return VALUES[nibbles] * scales.double().repeat_interleave(16, -1) * global_scale
 
 
+def weights(seed, rows, columns, orders=0.0):
+    """float32, normal, with blocks that span so many orders of magnitude."""
+    draw = torch.Generator().manual_seed(seed)
+    blocks = torch.randn(rows, columns // 16, 16, generator=draw)
+    return (blocks * 10 ** (orders * torch.rand(rows, columns // 16, 1, generator=draw))).flatten(1)
+
+
 def quantized(x, global_scale, factor=None):
     """float64 x after NVFP4 with that global scale: the contract's formula, in float32 as there."""
     blocks = x.float().unflatten(-1, (-1, 16))

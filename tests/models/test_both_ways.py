@@ -3,7 +3,6 @@ across, of MXFP4, gpt-oss's too, and of SVDQuant. Experts that no layer computes
 name."""
 
 import json
-from contextlib import ExitStack
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from nvfp4kern.checkpoint import (  # noqa: E402
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
 from nvfp4kern.quantizing import quantize_folder  # noqa: E402
-from nvfp4kern.transformers.calibration import Largest  # noqa: E402
+from nvfp4kern.transformers.calibration import Largest, layers_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet")
 OTHERS = ("compressed-tensors", "quark", "mxfp4")
@@ -273,10 +272,8 @@ def test_calibration_sees_what_stacks_that_lie_across_get(name, sizes):
     if NVFP4Experts.why_not(experts):
         pytest.skip(f"this transformers has no stack in {name}")
     experts.register_forward_pre_hook(lambda _, given: seen.update(given=given[0]))
-    with ExitStack() as hooks, Largest() as found, torch.no_grad():
-        for each, module in model.named_modules():
-            for hook in found.hooks(each, module):
-                hooks.callback(hook.remove)
+    found = Largest()
+    with found.watching(*layers_of(model)), torch.no_grad():
         model(input_ids=PROMPT)
     assert found.values[f"{path}.gate_up_proj"] <= seen["given"].abs().amax()
     assert 0 < found.values[f"{path}.gate_up_proj"] and 0 < found.values[f"{path}.down_proj"]

@@ -269,9 +269,62 @@ def test_static_scales_are_those_of_a_text(calibrated, tmp_path, architecture, f
     assert 0.01 < (logits - exact).norm() / exact.norm() < 0.4
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "mixtral"])
+def test_gptq_takes_the_inputs_of_a_text(calibrated, tmp_path, architecture, monkeypatch):
+    """Also where it was interrupted after its calibration."""
+    from nvfp4kern.nn.gptq import Compensation, Hessians
+    from nvfp4kern.transformers import calibration
+
+    monkeypatch.setattr(calibration, "SEQUENCE", 12)
+    source, target = calibrated(architecture), tmp_path / "made"
+    text = " ".join(str(i % 2) for i in range(40))
+
+    def end(done, total):
+        raise KeyboardInterrupt
+
+    options = {"recipe": "gptq", "calibrate": text}
+    with pytest.raises(KeyboardInterrupt):
+        quantize_folder(source, target, **options, progress=end)
+    with monkeypatch.context() as patch:
+        patch.setattr(calibration, "run_text", None)
+        made = quantize_folder(source, target, **options, verify=True)
+    assert not [path for path in tmp_path.iterdir() if "incomplete" in path.name]
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source, dtype=torch.bfloat16, experts_implementation="eager"
+    ).eval()
+    seen = Hessians()
+    with seen.watching(*calibration.layers_of(model)), torch.no_grad():
+        for batch in calibration.batches_of([i % 2 for i in range(40)]):
+            model(batch, use_cache=False)
+    alone, without = 0, []
+    with Files(source) as before, Files(target) as after:
+        for name in read_plan(after).layers:
+            key = (name, None)
+            if ".experts." in name:
+                parent, role = name.replace("block_sparse_moe", "mlp").rsplit(".", 1)
+                parent, _, e = parent.rpartition(".")
+                key = (
+                    f"{parent}.{'down' if role in ('down_proj', 'w2') else 'gate_up'}_proj",
+                    int(e),
+                )
+            known = key in seen.values
+            without += [] if known else [name]
+            how = Compensation(seen.values[key]) if known else None
+            weight = before.read(f"{name}.weight")
+            scale = after.read(f"{name}.weight_scale_2")
+            want = quantize_weight(weight, "gptq" if known else "amax", scale, how)
+            assert torch.equal(after.read(f"{name}.weight"), want.data), name
+            if known:
+                mse = quantize_weight(weight, "mse", scale)
+                alone += torch.equal(mse.data, want.data)
+    assert alone == 0 and sorted(made.uncalibrated) == sorted(without)
+    assert bool(without) == (architecture != "llama")
+
+
 def test_a_text_that_says_nothing_is_refused(calibrated, tmp_path):
     source = calibrated("llama")
-    with pytest.raises(ValueError, match="calibrate: expected with input_quant='static', and only"):
+    with pytest.raises(ValueError, match="calibrate: expected with input_quant='static' or rec"):
         quantize_folder(source, tmp_path / "made", input_quant="static")
     with pytest.raises(ValueError, match="--calibrate: a text without tokens"):
         quantize_folder(source, tmp_path / "made", input_quant="static", calibrate="")

@@ -3,6 +3,7 @@
 import numpy
 import pytest
 import torch
+from layers import decoded, weights
 
 from nvfp4kern.nn import recipes
 from nvfp4kern.nn.recipes import code_values, nearest_codes, nearest_magnitudes, quantize_weight
@@ -10,23 +11,11 @@ from nvfp4kern.nn.recipes import code_values, nearest_codes, nearest_magnitudes,
 MAGNITUDES = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
-def weights(seed, rows, columns, orders=0.0):
-    """Normal ones, whose blocks span so many orders of magnitude."""
-    g = torch.Generator().manual_seed(seed)
-    w = torch.randn(rows, columns // 16, 16, generator=g)
-    w *= 10 ** (orders * torch.rand(rows, columns // 16, 1, generator=g))
-    return w.flatten(1)
-
-
-def dequantized(q):
-    codes = torch.stack([q.data & 15, q.data >> 4], -1).flatten(-2)
-    factors = q.scales.double().repeat_interleave(16, -1)
-    return code_values(codes).double() * factors * q.global_scale.double()
-
-
 def errors(weight, q):
     """Squared, of blocks."""
-    return (dequantized(q) - weight).unflatten(-1, (-1, 16)).square().sum(-1)
+    return (
+        (decoded(*q[:2], q.global_scale.double()) - weight).unflatten(-1, (-1, 16)).square().sum(-1)
+    )
 
 
 def searched(weight, global_scale):

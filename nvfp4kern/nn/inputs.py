@@ -1,0 +1,71 @@
+"""What the layers of a model get as inputs while it runs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+PRODUCTS = (nn.functional.linear, torch.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+"""What experts multiply their weights by."""
+
+
+class Inputs(TorchFunctionMode):
+    """Sees each linear layer's input by a hook, and that of experts in their products, of which
+    they make one for each expert and weight, or one for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._experts: tuple[str, nn.Module] | None = None
+
+    def see(self, name: str, expert: int | None, given: Tensor) -> None:
+        """name: of a linear layer, or of the weight of a stack of experts. expert: in a stack, or
+        -1 where that cannot be told."""
+        raise NotImplementedError
+
+    @contextmanager
+    def watching(
+        self, linears: dict[str, nn.Module], stacks: dict[str, nn.Module]
+    ) -> Iterator[None]:
+        with ExitStack() as hooks, self:
+            for name, module in linears.items():
+                hooks.callback(module.register_forward_pre_hook(self._hook(name)).remove)
+            for name, module in stacks.items():
+                enter = self._entering(name, module)
+                hooks.callback(module.register_forward_pre_hook(enter).remove)
+                leave = module.register_forward_hook(self._leave, always_call=True)
+                hooks.callback(leave.remove)
+            yield
+
+    def _hook(self, name: str) -> Any:
+        return lambda _, given: self.see(name, None, given[0])
+
+    def _entering(self, *experts: Any) -> Any:
+        def enter(*_: Any) -> None:
+            self._experts = experts  # type: ignore[assignment]
+
+        return enter
+
+    def _leave(self, *_: Any) -> None:
+        self._experts = None
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore
+        if function in PRODUCTS and self._experts:
+            name, module = self._experts
+            for key in ("gate_up_proj", "down_proj"):
+                stack = getattr(module, key)
+                if args[1].shape == stack.shape:
+                    for expert, given in enumerate(args[0]):
+                        self.see(f"{name}.{key}", expert, given)
+                elif args[1].shape == stack.shape[1:]:
+                    self.see(f"{name}.{key}", _expert(stack, args[1]), args[0])
+        return function(*args, **(kwargs or {}))
+
+
+def _expert(stack: Tensor, weight: Tensor) -> int:
+    """Which expert's weight a view of a stack is."""
+    if weight.untyped_storage().data_ptr() != stack.untyped_storage().data_ptr():
+        return -1
+    return (weight.storage_offset() - stack.storage_offset()) // stack.stride(0)
