@@ -150,11 +150,8 @@ def main(arguments=None) -> int:
                 folder = Path(temporary) / f"{recipe}-{inputs}"
                 needed = inputs == "static" or recipe == "gptq"
                 text = learnt[:CALIBRATED] if needed else None
-                begin = time.perf_counter()
                 quantize_folder(plain, folder, recipe=recipe, input_quant=inputs, calibrate=text)
-                took = time.perf_counter() - begin
-                compared = row(plain, folder, recipe, inputs, kept, asked.tokens)
-                found["rows"].append({**compared, "seconds": round(took, 1)})
+                found["rows"].append(row(plain, folder, recipe, inputs, kept, asked.tokens))
                 print(line(found["rows"][-1]), flush=True)
     if asked.json:
         results.write(asked.json, found)

@@ -37,7 +37,8 @@ def calibrated(
         tensor.removesuffix(".weight"): files.tensors[tensor].shape for tensor in found.weights
     }
     products = architecture.inputs_of(shapes)
-    largest, stored = Largest(), None if hessians is None else Stored(hessians)
+    wanted = {(each.name, each.expert) for found in products.values() for each in found}
+    largest, stored = Largest(), None if hessians is None else Stored(hessians, wanted)
     watchers = [each for each in (largest if static else None, stored) if each is not None]
     run_text(architecture, files.path, text, offload, watchers)
     made: dict[str, Any] = {"scales": {}, "hessians": {}}
@@ -70,12 +71,17 @@ def scale_of(weight: Weight, products: list["Product"], largest: dict[str, Tenso
 class Stored(Hessians):
     """Hessians that are files in a folder, mapped: memory need not hold them all."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wanted: set[tuple[str, int | None]]) -> None:
         super().__init__(self._file)
+        self.wanted = wanted
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         self.folder = folder
         self.names: dict[tuple[str, int | None], str] = {}
+
+    def see(self, name: str, expert: int | None, given: Tensor) -> None:
+        if (name, expert) in self.wanted:
+            super().see(name, expert, given)
 
     def _file(self, name: str, expert: int | None, k: int) -> Tensor:
         path = self.folder / str(len(self.names))

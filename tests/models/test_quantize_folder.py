@@ -16,9 +16,10 @@ from nvfp4kern.checkpoint import CheckpointError, Files, inspect, load_checkpoin
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 from nvfp4kern.nn.recipes import global_scale_of, quantize_weight
 from nvfp4kern.quantizing import choice, quantize_folder, weights
-from nvfp4kern.quantizing.command import Lines
+from nvfp4kern.quantizing.command import Lines, lines
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+from nvfp4kern.transformers import NVFP4KernConfig  # noqa: E402
 
 IDS = torch.arange(24).reshape(2, 12)
 ARCHITECTURES = ("llama", "qwen3_moe", "mixtral", "deepseek_v3")
@@ -319,6 +320,8 @@ def test_gptq_takes_the_inputs_of_a_text(calibrated, tmp_path, architecture, mon
                 mse = quantize_weight(weight, "mse", scale)
                 alone += torch.equal(mse.data, want.data)
     assert alone == 0 and sorted(made.uncalibrated) == sorted(without)
+    said = [line for line in lines(made) if "by amax, as no token of --calibrate" in line]
+    assert len(said) == bool(without)
     assert bool(without) == (architecture != "llama")
 
 
@@ -326,6 +329,10 @@ def test_a_text_that_says_nothing_is_refused(calibrated, tmp_path):
     source = calibrated("llama")
     with pytest.raises(ValueError, match="calibrate: expected with input_quant='static' or rec"):
         quantize_folder(source, tmp_path / "made", input_quant="static")
+    with pytest.raises(ValueError, match="calibrate: expected with input_quant='static' or rec"):
+        quantize_folder(source, tmp_path / "made", recipe="gptq")
+    with pytest.raises(ValueError, match="recipe: 'gptq' needs a text"):
+        NVFP4KernConfig(recipe="gptq")
     with pytest.raises(ValueError, match="--calibrate: a text without tokens"):
         quantize_folder(source, tmp_path / "made", input_quant="static", calibrate="")
 
