@@ -39,9 +39,11 @@ class Hessians(Inputs):
         with torch.inference_mode(False), torch.no_grad(), off:
             x = given.detach().reshape(-1, k).float()
             if (name, expert) not in self.values:
-                zeros = torch.zeros(k, k, device=device)
-                made = zeros if self._make is None else self._make(name, expert, k)
-                self.values[name, expert] = made
+                self.values[name, expert] = (
+                    torch.zeros(k, k, device=device)
+                    if self._make is None
+                    else self._make(name, expert, k)
+                )
             found = self.values[name, expert]
             found += (x.T @ x).to(found.device)
 
@@ -52,7 +54,7 @@ class Compensation:
     The Hessian may be singular, as that of fewer inputs than K is, or of columns of zeros, which
     are rounded to nearest.
 
-    Raises ValueError for a Hessian with NaN or infinities.
+    Raises ValueError for a Hessian with NaN or infinities, and for what is none.
     """
 
     def __init__(self, hessian: Tensor) -> None:
@@ -61,8 +63,11 @@ class Compensation:
         damped = hessian.to(torch.float64, copy=True)
         mean = damped.diagonal().mean()
         damped.diagonal().add_(torch.where(mean > 0, mean * DAMPING, 1.0))
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-        self.upper = torch.linalg.cholesky(inverse, upper=True)
+        try:
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+            self.upper = torch.linalg.cholesky(inverse, upper=True)
+        except torch.linalg.LinAlgError as error:
+            raise ValueError(f"inputs of calibration: no Hessian, {error}") from None
 
     def __call__(self, weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:
         """Quantises rows [N, K], in float64.
@@ -71,6 +76,8 @@ class Compensation:
         them is reached: one of the weights as they came would clip what was added to them.
         """
         n, k = weight.shape
+        if self.upper.shape != (k, k):
+            raise ValueError(f"hessian: {list(self.upper.shape)}, expected [{k}, {k}]")
         upper = self.upper.to(weight.device)
         columns = (weight.T.double() / global_scale.double()).contiguous()
         codes = torch.empty(k, n, dtype=torch.uint8, device=weight.device)

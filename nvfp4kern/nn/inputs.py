@@ -31,7 +31,8 @@ class Inputs(TorchFunctionMode):
     ) -> Iterator[None]:
         with ExitStack() as hooks, self:
             for name, module in linears.items():
-                hooks.callback(module.register_forward_pre_hook(self._hook(name)).remove)
+                hook = module.register_forward_pre_hook(self._hook(name), with_kwargs=True)
+                hooks.callback(hook.remove)
             for name, module in stacks.items():
                 enter = self._entering(name, module)
                 hooks.callback(module.register_forward_pre_hook(enter).remove)
@@ -40,7 +41,7 @@ class Inputs(TorchFunctionMode):
             yield
 
     def _hook(self, name: str) -> Any:
-        return lambda _, given: self.see(name, None, given[0])
+        return lambda _, args, named: self.see(name, None, *args, *named.values())
 
     def _entering(self, *experts: Any) -> Any:
         def enter(*_: Any) -> None:

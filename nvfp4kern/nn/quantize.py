@@ -229,7 +229,7 @@ def unreached(chosen: dict[str, nn.Module], hessians: Calibration) -> set[str]:
     found = set()
     for module, name in {module: name for name, module in reversed(chosen.items())}.items():
         if is_linear(module):
-            found |= {name} - {key for key, _ in hessians}
+            found |= set() if (name, None) in hessians else {name}
         else:
             for key in ("gate_up_proj", "down_proj"):
                 for e in range(len(getattr(module, key))):

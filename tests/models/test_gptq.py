@@ -99,7 +99,7 @@ class Toy(nn.Module):
         self.again = self.up
 
     def forward(self, x):
-        return self.late(self.up(x)[::2])
+        return self.late(input=self.up(x)[::2])
 
 
 def batches():
@@ -111,7 +111,9 @@ def test_a_model_is_calibrated_by_what_it_runs_on():
     original = {name: getattr(model, name).weight.detach() for name in ("up", "late", "never")}
     for name, given in seen.items():
         layer = getattr(model, name)
-        layer.register_forward_pre_hook(lambda _, x, given=given: given.append(x[0]))
+        layer.register_forward_pre_hook(
+            lambda _, x, named, given=given: given.append(*x, *named.values()), with_kwargs=True
+        )
 
     def run(given):
         assert given is model and not torch.is_grad_enabled()
@@ -163,6 +165,10 @@ def test_calibration_belongs_to_gptq():
         NVFP4Linear.from_linear(model.up, recipe="gptq")
     with pytest.raises(ValueError, match="recipe: 'mse', of which 'gptq' alone needs inputs"):
         NVFP4Linear.from_linear(model.up, recipe="mse", hessian=torch.eye(64))
+    with pytest.raises(ValueError, match=r"hessian: \[32, 32\], expected \[64, 64\]"):
+        NVFP4Linear.from_linear(model.up, recipe="gptq", hessian=torch.eye(32))
+    with pytest.raises(ValueError, match="inputs of calibration: no Hessian, .*positive"):
+        NVFP4Linear.from_linear(model.up, recipe="gptq", hessian=torch.ones(64, 64) - torch.eye(64))
     with pytest.raises(KeyError, match="calibration's own"):
         quantize_(model, GPTQ, calibrate=lambda model: {}["calibration's own"])
     assert type(model.up) is nn.Linear and not model.up._forward_pre_hooks
