@@ -131,6 +131,7 @@ typedef struct gemm_launch {
     int32_t config, schedule, smem_bytes;
     nk_pdl pdl;
     bool overlap;
+    int32_t prologue_rows; /* sm90: of a CTA of the prologue kernel */
     /* sm90's lists: the members, those of the longest tiles first, and the number of each one's tile_m. */
     uint8_t order[GEMM_MEMBERS], tile_m_index[GEMM_MEMBERS];
 } gemm_launch;

@@ -236,6 +236,14 @@ sm90_gemm_params sm90_gemm_params_of(const gemm_desc *d, const gemm_config *t)
     };
 }
 
+/* Rows of a CTA of the prologue kernel: many where that leaves enough threads for the GPU. Those of experts are found
+ * by offsets and indices, which many rows await together. */
+static int32_t sm90_gemm_prologue_rows(const gemm_desc *d, int64_t rows, int32_t sms)
+{
+    const int64_t threads = rows * sm90_gemm_row_bytes(d->gemm->k) / 16;
+    return threads > (int64_t)sms * (d->experts ? 2048 : 4096) ? SM90_PREPARE_A_ROWS : 1;
+}
+
 /* Persistent CTAs where K is not split; else a CTA, or a cluster, for each tile. */
 static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
@@ -250,7 +258,9 @@ static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launc
     plan->grid = is_persistent && tiles > q->gpu->sms ? q->gpu->sms : tiles * t->cluster;
     plan->threads = sm90_gemm_threads(t);
     plan->tile_n = gemm_features(d, t);
-    plan->workspace_bytes = sm90_gemm_workspace_rows(d, t) * sm90_gemm_row_bytes(d->gemm->k);
+    const int64_t rows = sm90_gemm_workspace_rows(d, t);
+    plan->workspace_bytes = rows * sm90_gemm_row_bytes(d->gemm->k);
+    c->prologue_rows = sm90_gemm_prologue_rows(d, rows, q->gpu->sms);
     plan->why = q->forced != NK_TILE_ANY ? "a prologue kernel brings tokens to 16 bits, for wgmma"
                 : is_persistent
                     ? "the fastest by cost: persistent CTAs; a prologue kernel brings tokens to 16 bits"
@@ -326,26 +336,32 @@ static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t,
     return cuda_encode_maps(p->device, count, boxes, to);
 }
 
-static cuda_kernel *sm90_gemm_prologue_of(const gemm_desc *d)
+/* Whether the prologue kernel looks for experts' scale factors, for which it needs all its threads. */
+static bool sm90_gemm_scans_experts(const gemm_desc *d)
 {
-    const nk_operand *a = &d->gemm->a;
-    if (a->dtype != NK_E2M1X2) return &sm90_prepare_a_16bit;
-    const bool by_expert = d->experts && !gemm_gathers(d) && a->sf_layout == NK_SF_BLOCKED;
-    return by_expert ? &sm90_prepare_a_experts : &sm90_prepare_a_codes;
+    return d->experts && d->gemm->a.dtype == NK_E2M1X2 && d->gemm->a.sf_layout == NK_SF_BLOCKED && !gemm_gathers(d);
+}
+
+/* The kernel for a row a CTA, or for many. */
+static cuda_kernel *sm90_gemm_prologue_of(const gemm_desc *d, bool many)
+{
+    if (d->gemm->a.dtype != NK_E2M1X2) return many ? &sm90_prepare_a_16bit_many : &sm90_prepare_a_16bit;
+    if (sm90_gemm_scans_experts(d)) return many ? &sm90_prepare_a_experts_many : &sm90_prepare_a_experts;
+    return many ? &sm90_prepare_a_codes_many : &sm90_prepare_a_codes;
 }
 
 static nk_status sm90_gemm_launch_prologue(const gemm_desc *d, const gemm_launch *c, sm90_prepared_a *tokens,
                                            sm90_gemm_experts *experts, const nk_exec *exec)
 {
-    cuda_kernel *kernel = sm90_gemm_prologue_of(d);
-    const int64_t pieces = 16 * (int64_t)tokens->k_steps; /* of a row */
-    const bool is_short = pieces < SM90_PREPARE_A_THREADS && kernel != &sm90_prepare_a_experts;
-    const int32_t threads = is_short ? 32 * (int32_t)nk_ceil_div(pieces, 32) : SM90_PREPARE_A_THREADS;
-    const cuda_grid grid = {.x = sm90_gemm_workspace_rows(d, &configs[c->config]),
-                            .y = nk_ceil_div(pieces, threads),
+    const int64_t vectors = 16 * (int64_t)tokens->k_steps;
+    const bool is_short = vectors < SM90_PREPARE_A_THREADS && !sm90_gemm_scans_experts(d);
+    const int32_t threads = is_short ? 32 * (int32_t)nk_ceil_div(vectors, 32) : SM90_PREPARE_A_THREADS;
+    const cuda_grid grid = {.x = nk_ceil_div(tokens->rows_with_spare, c->prologue_rows),
+                            .y = nk_ceil_div(vectors, threads),
                             .threads = threads,
                             .overlap = c->overlap};
-    return cuda_launch(kernel, d->gemm->device, exec->stream, &grid, (void *[]){(void *)d->gemm, tokens, experts});
+    return cuda_launch(sm90_gemm_prologue_of(d, c->prologue_rows > 1), d->gemm->device, exec->stream, &grid,
+                       (void *[]){(void *)d->gemm, tokens, experts});
 }
 
 static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
@@ -355,7 +371,10 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     const nk_grouped_gemm_problem *g = d->experts;
     const bool weights_first = c->pdl == NK_PDL_WEIGHTS;
     sm90_gemm_params params = sm90_gemm_params_of(d, t);
-    sm90_prepared_a tokens = {.data = exec->workspace, .k_steps = params.k_steps, .release_first = weights_first};
+    sm90_prepared_a tokens = {.data = exec->workspace,
+                              .rows_with_spare = sm90_gemm_workspace_rows(d, t),
+                              .k_steps = params.k_steps,
+                              .release_first = weights_first};
     sm90_gemm_experts experts = {.wait_first = weights_first};
     if (g) {
         tokens.rows = g->rows;

@@ -5,9 +5,9 @@
  * Element 4 h + j of word i is written to position 32 i + 8 j + 2 c + h, where wgmma reads the B element that belongs
  * to it. Positions beyond K are zeros.
  *
- * Work: a thread writes a vector of 16 bytes of a row: pair j of word i of each of the four chunks. Four threads read
- * the same words, which L1 serves. One CTA per row, or per 4096 bytes of it, avoids divisions: the kernel is
- * instruction-bound.
+ * Work: a thread loads word i of chunk c of a row, eight elements, which are pairs (j, j + 4). Four neighbours, the
+ * chunks, exchange them, so that each has pair j of all four chunks: the 16 bytes that it writes. A CTA has a row, or
+ * 4096 bytes of it; kernels for many rows have SM90_PREPARE_A_ROWS, whose loads are in flight together.
  *
  * Rows of no expert are not written: with absent experts most rows may be such.
  *
@@ -19,22 +19,32 @@
 #include "cuda/sf_layout.cuh"
 #include "sm90_list_params.h"
 
-/* The 16 bytes that a thread writes: those at [step][word][j] of a row. If rows are gathered, m is the operand's row.
- */
-typedef struct a_vector {
-    int64_t l, m;
-    bool in_bounds; /* not a spare row */
-    int step, word, j;
-} a_vector;
+/* A row of the workspace, and where it comes from. */
+typedef struct a_row {
+    uint4 *to;           /* NULL: it is not written */
+    const uint8_t *data; /* of the operand; NULL: zeros */
+    const uint8_t *sf;   /* its scale factors */
+} a_row;
 
-__device__ inline a_vector vector_of_thread(const nk_gemm_problem &p, const sm90_prepared_a &t)
+/* What a thread loads of each row. */
+typedef struct a_word {
+    int step, word, chunk;
+} a_word;
+
+__device__ inline a_word word_of_thread()
 {
-    const uint32_t row = blockIdx.x, l = p.l == 1 ? 0 : row / (uint32_t)p.m;
     const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    const bool in_bounds = row < p.l * p.m;
-    int64_t m = row - l * p.m;
-    if (t.rows.data && in_bounds) m = nk_token_of(t.rows.data[m], t.rows.per_token, t.rows.tokens);
-    return {l, m, in_bounds, id / 16, id / 4 % 4, id % 4};
+    return {id / 16, id / 4 % 4, id % 4};
+}
+
+__device__ inline uint4 *row_of_workspace(const sm90_prepared_a &t, int64_t row)
+{
+    return (uint4 *)t.data + row * (16 * t.k_steps);
+}
+
+__device__ inline a_row row_of_operand(const nk_operand &a, int64_t k, int64_t l, int64_t m, int64_t sf_row, uint4 *to)
+{
+    return {to, a.data + l * a.batch_stride + m * a.row_stride, sf_at(a, l, sf_row, 0, k / NK_SF_VEC)};
 }
 
 __device__ inline void release_and_wait(const sm90_prepared_a &t)
@@ -44,51 +54,108 @@ __device__ inline void release_and_wait(const sm90_prepared_a &t)
     griddepcontrol_launch_dependents();
 }
 
-__device__ inline void store_vector(const sm90_prepared_a &t, const a_vector &at, const uint32_t pairs[4])
+/* The number in the workspace of a CTA's i-th row. */
+__device__ inline uint32_t row_of_cta(int i) { return blockIdx.x + i * gridDim.x; }
+
+__device__ inline a_row find_row(const nk_gemm_problem &p, const sm90_prepared_a &t, const sm90_gemm_experts &e,
+                                 uint32_t row)
 {
-    uint4 *row = (uint4 *)t.data + (int64_t)blockIdx.x * (16 * t.k_steps);
-    row[at.step * 16 + at.word * 4 + at.j] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    const uint32_t l = p.l == 1 ? 0 : row / (uint32_t)p.m;
+    const int32_t index = t.rows.data && row < p.m ? t.rows.data[row] : 0; /* while offsets are on their way */
+    const int64_t begin = e.offsets ? clamped_offset(e.offsets, 0, p.m, e.first_row) : 0;
+    const int64_t end = e.offsets ? clamped_offset(e.offsets, e.count, p.m, e.first_row) : t.rows_with_spare;
+    if (row < begin || row >= end) return {};
+    if (row >= p.l * p.m) return {row_of_workspace(t, row)};
+    int64_t m = row - l * p.m;
+    if (t.rows.data) m = nk_token_of(index, t.rows.per_token, t.rows.tokens);
+    return row_of_operand(p.a, p.k, l, m, m, row_of_workspace(t, row));
 }
 
-/* NVFP4. Scale factors are those of row sf_row; if that is below 0, the vector is zero. */
-__device__ inline void decode_vector(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const a_vector &at,
-                                     int64_t sf_row)
+/* A thread for each row, so that all other threads see the same: offsets may change meanwhile. */
+template <int ROWS>
+__device__ inline void find_rows(const nk_gemm_problem &p, const sm90_prepared_a &t, const sm90_gemm_experts &e,
+                                 a_row (&rows)[ROWS])
 {
-    const int first = at.step * 64 + at.word * 4,
-              valid = sf_row < 0 || !at.in_bounds ? 0 : (int)(k / 2); /* bytes of codes */
-    const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + first;
-    const uint8_t *sf = sf_at(a, at.l, max(sf_row, (int64_t)0), at.step * 8, k / NK_SF_VEC) + at.word / 2;
-    const int next = sf_next_four(a);
-    uint32_t codes[4], factor[4], pairs[4];
+    if (threadIdx.x < ROWS) rows[threadIdx.x] = find_row(p, t, e, row_of_cta(threadIdx.x));
+    __syncthreads();
+}
+
+/* Pair i of chunk c, of lanes 4 n + c, becomes pair c of chunk i. */
+__device__ inline void exchange_pairs(uint32_t (&pairs)[4])
+{
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-        const bool inside = first + c * 16 < valid;
-        codes[c] = inside ? *(const uint32_t *)(row + c * 16) : 0;
-        factor[c] = inside ? sf[c / 2 * next + c % 2 * 2] & 0x7F : 0;
-    }
+    for (int bit = 1; bit < 4; bit *= 2) {
+        const bool has_bit = threadIdx.x & bit;
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-        const uint32_t moved = codes[c] >> 4 * at.j, bits = (moved & 0x00080008) << 12 | (moved & 0x00070007) << 9;
-        pairs[c] = multiply_pairs<false>(bits, cvt_f16x2_e4m3x2(factor[c] | factor[c] << 8));
+        for (int i = 0; i < 4; i++) {
+            if (i & bit) continue;
+            uint32_t &without = pairs[i], &with = pairs[i | bit];
+            const uint32_t theirs = __shfl_xor_sync(~0u, has_bit ? without : with, bit);
+            without = has_bit ? theirs : without;
+            with = has_bit ? with : theirs;
+        }
     }
-    store_vector(t, at, pairs);
 }
 
-/* Whether there are experts, and none has this CTA's row. */
-__device__ inline bool is_row_of_nobody(const nk_gemm_problem &p, const sm90_gemm_experts &e)
+/* Eight elements become pairs (j, j + 4): of fp16 and bf16, or of codes with their scale factor. */
+typedef struct a_codes {
+    uint32_t codes, scale_factor;
+} a_codes;
+
+__device__ inline void to_pairs(const uint4 &eight, uint32_t (&pairs)[4])
 {
-    const int row = (int)blockIdx.x;
-    return e.offsets && (row < clamped_offset(e.offsets, 0, p.m, e.first_row) ||
-                         row >= clamped_offset(e.offsets, e.count, p.m, e.first_row));
+    const uint4 v = in_decode_order(eight);
+    pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
 }
 
-extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
-    sm90_prepare_a_codes(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t,
-                         const __grid_constant__ sm90_gemm_experts experts)
+__device__ inline void to_pairs(const a_codes &eight, uint32_t (&pairs)[4])
 {
+    decode_e2m1x8<false>(eight.codes, cvt_f16x2_e4m3x2(eight.scale_factor * 0x0101), pairs);
+}
+
+__device__ inline void load_eight(const nk_operand &, int64_t k, const a_row &row, const a_word &at, uint4 &eight)
+{
+    const int first = at.step * SM90_GEMM_STEP + at.chunk * 32 + at.word * 8;
+    eight = make_uint4(0, 0, 0, 0);
+    if (row.data && first < k) eight = *(const uint4 *)(row.data + 2 * first);
+}
+
+__device__ inline void load_eight(const nk_operand &a, int64_t k, const a_row &row, const a_word &at, a_codes &eight)
+{
+    const int first = at.step * SM90_GEMM_STEP + at.chunk * 32 + at.word * 8, next = sf_next_four(a);
+    eight = {0, 0};
+    if (!row.data || first >= k) return;
+    eight.codes = *(const uint32_t *)(row.data + first / 2);
+    eight.scale_factor = row.sf[(at.step * 2 + at.chunk / 2) * next + at.chunk % 2 * 2 + at.word / 2] & 0x7F;
+}
+
+/* All loads before the first store. */
+template <typename EIGHT, int ROWS>
+__device__ inline void prepare_rows(const nk_operand &a, int64_t k, int k_steps, const a_row (&rows)[ROWS])
+{
+    const a_word at = word_of_thread();
+    EIGHT eight[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        load_eight(a, k, rows[i], at, eight[i]);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (!rows[i].to) continue;
+        uint32_t pairs[4];
+        to_pairs(eight[i], pairs);
+        exchange_pairs(pairs);
+        if (at.step < k_steps)
+            rows[i].to[at.step * 16 + at.word * 4 + at.chunk] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+}
+
+template <typename EIGHT, int ROWS>
+__device__ inline void prepare_gemm(const nk_gemm_problem &p, const sm90_prepared_a &t, const sm90_gemm_experts &e)
+{
+    __shared__ a_row rows[ROWS];
     release_and_wait(t);
-    const a_vector at = vector_of_thread(p, t);
-    if (at.step < t.k_steps && !is_row_of_nobody(p, experts)) decode_vector(p.a, p.k, t, at, at.m);
+    find_rows(p, t, e, rows);
+    prepare_rows<EIGHT>(p.a, p.k, t.k_steps, rows);
 }
 
 /* The row of blocked scale factors of a row of a contiguous grouped GEMM, by all threads: each expert's begin an atom.
@@ -105,60 +172,51 @@ __device__ inline int64_t find_sf_row(expert_scan<SM90_PREPARE_A_THREADS / 32> &
     return found.found && sf_row >= 0 && end <= e.token_sf_bytes ? sf_row : -1;
 }
 
-/* NVFP4 tokens of experts, with blocked scale factors. */
-extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
-    sm90_prepare_a_experts(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t,
-                           const __grid_constant__ sm90_gemm_experts experts)
+template <int ROWS>
+__device__ inline void prepare_blocked_experts(const nk_gemm_problem &p, const sm90_prepared_a &t,
+                                               const sm90_gemm_experts &e)
 {
     __shared__ expert_scan<SM90_PREPARE_A_THREADS / 32> scan;
-    __shared__ bool is_nobodys;
+    __shared__ a_row rows[ROWS];
     release_and_wait(t);
-    const a_vector at = vector_of_thread(p, t);
-    if (threadIdx.x == 0) is_nobodys = is_row_of_nobody(p, experts); /* for all: offsets may change meanwhile */
-    __syncthreads();
-    if (is_nobodys) return;
-    const int64_t sf_row = find_sf_row(scan, p, experts, experts.first_row + at.m);
-    if (at.step < t.k_steps) decode_vector(p.a, p.k, t, at, sf_row);
-}
-
-/* fp16 and bf16. */
-__device__ inline void permute_vector(const nk_operand &a, int64_t k, const sm90_prepared_a &t, const a_vector &at)
-{
-    const int first = at.step * SM90_GEMM_STEP + at.word * 8; /* element */
-    const uint8_t *row = a.data + at.l * a.batch_stride + at.m * a.row_stride + 2 * (int64_t)first;
-    uint32_t pairs[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (at.in_bounds && first + c * 32 < k) v = *(const uint4 *)(row + c * 64);
-        const uint32_t low = at.j & 2 ? v.y : v.x, high = at.j & 2 ? v.w : v.z;
-        pairs[c] = __byte_perm(low, high, at.j & 1 ? 0x7632 : 0x5410);
+    find_rows(p, t, e, rows);
+    for (int i = 0; i < ROWS; i++) {
+        if (!rows[i].to) continue;
+        const int64_t row = row_of_cta(i), sf_row = find_sf_row(scan, p, e, e.first_row + row);
+        if (threadIdx.x > 0) continue;
+        rows[i] = sf_row < 0 ? a_row{rows[i].to} : row_of_operand(p.a, p.k, 0, row, sf_row, rows[i].to);
     }
-    store_vector(t, at, pairs);
+    __syncthreads();
+    prepare_rows<a_codes>(p.a, p.k, t.k_steps, rows);
 }
 
-extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
-    sm90_prepare_a_16bit(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t,
-                         const __grid_constant__ sm90_gemm_experts experts)
-{
-    release_and_wait(t);
-    const a_vector at = vector_of_thread(p, t);
-    if (at.step < t.k_steps && !is_row_of_nobody(p, experts)) permute_vector(p.a, p.k, t, at);
-}
+/* For a row, and for many. `experts`: NVFP4 tokens of experts, with blocked scale factors. */
+#define KERNEL(name, f)                                                                            \
+    extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)                           \
+        name(const __grid_constant__ nk_gemm_problem p, const __grid_constant__ sm90_prepared_a t, \
+             const __grid_constant__ sm90_gemm_experts experts)                                    \
+    {                                                                                              \
+        f(p, t, experts);                                                                          \
+    }
+KERNEL(sm90_prepare_a_16bit, (prepare_gemm<uint4, 1>))
+KERNEL(sm90_prepare_a_16bit_many, (prepare_gemm<uint4, SM90_PREPARE_A_ROWS>))
+KERNEL(sm90_prepare_a_codes, (prepare_gemm<a_codes, 1>))
+KERNEL(sm90_prepare_a_codes_many, (prepare_gemm<a_codes, SM90_PREPARE_A_ROWS>))
+KERNEL(sm90_prepare_a_experts, prepare_blocked_experts<1>)
+KERNEL(sm90_prepare_a_experts_many, prepare_blocked_experts<SM90_PREPARE_A_ROWS>)
 
-/* All groups of a list. */
+/* All groups of a list. A CTA has one row: they have few. */
 extern "C" __global__ void __launch_bounds__(SM90_PREPARE_A_THREADS)
     sm90_prepare_a_list(const __grid_constant__ sm90_list_prepare_a t)
 {
     release_and_wait(t.to);
-    const int row = (int)blockIdx.x, lane = threadIdx.x % 32;
-    const bool has_begun = lane < t.count && t.group[lane].first_row <= row;
+    const int lane = threadIdx.x % 32;
+    const bool has_begun = lane < t.count && t.group[lane].first_row <= (int)blockIdx.x;
     const sm90_list_rows &g = t.group[__popc(__ballot_sync(~0u, has_begun)) - 1];
-    const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    const a_vector at = {0, row - g.first_row, true, id / 16, id / 4 % 4, id % 4};
-    if (at.step >= g.k_steps) return;
+    const int64_t m = (int)blockIdx.x - g.first_row;
+    const a_row row[1] = {row_of_operand(g.a, g.k, 0, m, m, row_of_workspace(t.to, (int)blockIdx.x))};
     if (g.a.dtype == NK_E2M1X2)
-        decode_vector(g.a, g.k, t.to, at, at.m);
+        prepare_rows<a_codes>(g.a, g.k, g.k_steps, row);
     else
-        permute_vector(g.a, g.k, t.to, at);
+        prepare_rows<uint4>(g.a, g.k, g.k_steps, row);
 }
