@@ -1,5 +1,6 @@
 """What grouped_gemm of contiguous experts and grouped_dual_gemm share: forms, rows, addresses."""
 
+import os
 from functools import partial
 
 import numpy as np
@@ -188,6 +189,25 @@ def test_a_number_of_rows_per_token_that_is_huge(backend, experts):
     options = {"rows": int32([0, 2**31 - 2, 5], device), "rows_per_token": 2**31 - 1}
     got = b.run(a.tensor, a.sf, [0, 3], count=3, **options)
     b.check(got, [0, 3], a.values[[0, 0, 0]], backend.c)
+
+
+@operators
+@pytest.mark.parametrize("kind, form", [("W4A16", None), ("NVFP4", "linear"), ("NVFP4", "blocked")])
+@pytest.mark.parametrize("by_rows", (False, True))
+def test_more_tokens_than_a_gpu_has_threads(gpu, experts, kind, form, by_rows):
+    """Kernels before the product then have several rows a CTA. Not all rows are an expert's."""
+    rows = 140 if "PTXSIM_CC" in os.environ else 1100  # of 256 threads each; a GPU has 132 x 2048
+    rng, device, offsets = rng_of(16), gpu.device, [3, 50, 50, rows - 2]
+    a = Tokens(rng, device, rows, 2048, kind=kind, form=form or "linear", dtype="float16")
+    b = experts(rng, device, 3, 5, 2048)
+    if by_rows:
+        index = drawn(rng, offsets, rows, rows, 1)
+        got = b.run(a.tensor, a.sf, offsets, rows=int32(index, device), form=a.form)
+        b.check(got, offsets, a.of(index), gpu.c)
+        return
+    if form == "blocked":
+        a.block_by_expert(offsets, rng)
+    b.check(b.run(a.tensor, a.sf, offsets, form=a.form), offsets, a.values, gpu.c)
 
 
 KINDS = [(experts, kind, "linear") for experts in OPERATORS for kind in experts.kinds]

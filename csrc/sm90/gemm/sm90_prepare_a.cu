@@ -184,7 +184,8 @@ __device__ inline void prepare_blocked_experts(const nk_gemm_problem &p, const s
         if (!rows[i].to) continue;
         const int64_t row = row_of_cta(i), sf_row = find_sf_row(scan, p, e, e.first_row + row);
         if (threadIdx.x > 0) continue;
-        rows[i] = sf_row < 0 ? a_row{rows[i].to} : row_of_operand(p.a, p.k, 0, row, sf_row, rows[i].to);
+        rows[i].sf = sf_at(p.a, 0, sf_row, 0, p.k / NK_SF_VEC);
+        if (sf_row < 0) rows[i].data = NULL;
     }
     __syncthreads();
     prepare_rows<a_codes>(p.a, p.k, t.k_steps, rows);
