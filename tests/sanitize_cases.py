@@ -274,7 +274,8 @@ def forced_tiles():
 
 
 def cases(forced):
-    """(builder, shape): the smallest for each builder, kernel, and whether there is workspace.
+    """(builder, shape): the smallest for each builder, kernel, and whether there is workspace; or,
+    of a GPU of three SMs, so much that its prologue has a kernel for many rows.
 
     Where a row is forced, its own kernels only, and not those of the rows that stand in for it;
     where a tile is, its own.
@@ -291,7 +292,8 @@ def cases(forced):
             if forced or build in OTHERS:
                 continue  # it cannot serve the call
             raise
-        key = build, plan["kernel"], plan["workspace_bytes"] > 0, plan.get("cluster")
+        many = "NVFP4KERN_SM_LIMIT" in os.environ and plan["workspace_bytes"] > 3 << 16
+        key = build, plan["kernel"], plan["workspace_bytes"] > 0, many, plan.get("cluster")
         if forced and forced.partition(":")[2] != plan.get("tile"):
             continue  # another family
         if key not in seen and row in ("", plan["backend"]):

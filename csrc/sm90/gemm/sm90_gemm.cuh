@@ -290,10 +290,11 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const g
     sm90_pipeline_state r = {C::CONSUMER_GROUPS == 1 ? 0 : c.consumer_group, 0};
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
-        const lane_factors f = factors_of_lane<C>(p, tile, c);
+        lane_factors f = factors_of_lane<C>(p, tile, c);
         /* By shuffle, so that the compiler knows that it is uniform. */
         const int m_steps = C::EXPERTS ? __shfl_sync(~0u, m_steps_of<C>(tile), 0) : 1;
         wgmma_mainloop(s, at, reader, reader.sf_of_tile(p, tile, c), m_steps, k, c, r, sums);
+        read_gated_biases<C>(p, tile, c, f);
         if constexpr (C::CTA_SPLIT_K == 2) {
             float ours[C::ACCUMULATORS / 2];
             reduce_consumer_groups<C>(s, c, sums, ours);

@@ -118,12 +118,30 @@ __device__ inline lane_factors factors_of_lane(const nk_gemm_problem &p, const t
     return f;
 }
 
+__device__ inline int64_t gated_feature_of_lane(int64_t n, const tile_coord &tile, const consumer &c)
+{
+    return min((int64_t)tile.n + 32 * c.warpgroup + 8 * c.warp + c.lane / 4, n - 1);
+}
+
 template <class C, typename P>
 __device__ inline lane_factors factors_of_lane(const P &p, const tile_coord &tile, const consumer &c)
 {
-    const int64_t n = min((int64_t)tile.n + 32 * c.warpgroup + 8 * c.warp + c.lane / 4, p.n - 1);
-    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)},
-            {bias_at(bias_of<C>(p.bias1, tile), n), bias_at(bias_of<C>(p.bias2, tile), n)}};
+    const int64_t n = gated_feature_of_lane(p.n, tile, c);
+    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)}, {0, 0}};
+}
+
+/* Of gates and ups, behind the main loop: before it they would cost registers that the loop spills. */
+template <class C>
+__device__ inline void read_gated_biases(const nk_gemm_problem &, const tile_coord &, const consumer &, lane_factors &)
+{
+}
+
+template <class C, typename P>
+__device__ inline void read_gated_biases(const P &p, const tile_coord &tile, const consumer &c, lane_factors &f)
+{
+    const int64_t n = gated_feature_of_lane(p.n, tile, c);
+    f.bias[0] = bias_at(bias_of<C>(p.bias1, tile), n);
+    f.bias[1] = bias_at(bias_of<C>(p.bias2, tile), n);
 }
 
 /* gemm: `sums` are of the n8 groups from first_n8 on. */
@@ -179,7 +197,7 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
     const bool vectors = has_vector_rows(d, p.n, 8, 4), half = d.dtype == NK_F16;
     uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
     lane_stores out(d, batch, token, {n, n}, p.n);
-    for_each_window<32>(sums, end - token, [&](const auto &window, int done) {
+    for_each_window<C::EXPERTS ? 16 : 32>(sums, end - token, [&](const auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
         float v[2 * N8S], up[2 * N8S]; /* of all groups, so that one's latency hides in the others */
 #pragma unroll
