@@ -174,7 +174,8 @@ class Case(NamedTuple):
                 continue
             if plan["kernel"] == self.kernel:
                 return call, plan
-            assert self.draws > 1, plan
+            # Where rows of a launch are limited, slices begin at other batches.
+            assert self.draws > 1 or "batches are not aligned" in (plan["declined"] or ""), plan
         return None
 
 

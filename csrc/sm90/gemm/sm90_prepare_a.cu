@@ -28,12 +28,12 @@ typedef struct a_row {
 
 /* What a thread loads of each row. */
 typedef struct a_word {
-    int step, word, chunk;
+    uint32_t step, word, chunk;
 } a_word;
 
 __device__ inline a_word word_of_thread()
 {
-    const int id = (int)(blockIdx.y * blockDim.x + threadIdx.x);
+    const uint32_t id = blockIdx.y * blockDim.x + threadIdx.x;
     return {id / 16, id / 4 % 4, id % 4};
 }
 
@@ -115,14 +115,14 @@ __device__ inline void to_pairs(const a_codes &eight, uint32_t (&pairs)[4])
 
 __device__ inline void load_eight(const nk_operand &, int64_t k, const a_row &row, const a_word &at, uint4 &eight)
 {
-    const int first = at.step * SM90_GEMM_STEP + at.chunk * 32 + at.word * 8;
+    const uint32_t first = at.step * SM90_GEMM_STEP + at.chunk * 32 + at.word * 8;
     eight = make_uint4(0, 0, 0, 0);
     if (row.data && first < k) eight = *(const uint4 *)(row.data + 2 * first);
 }
 
 __device__ inline void load_eight(const nk_operand &a, int64_t k, const a_row &row, const a_word &at, a_codes &eight)
 {
-    const int first = at.step * SM90_GEMM_STEP + at.chunk * 32 + at.word * 8, next = sf_next_four(a);
+    const uint32_t first = at.step * SM90_GEMM_STEP + at.chunk * 32 + at.word * 8, next = sf_next_four(a);
     eight = {0, 0};
     if (!row.data || first >= k) return;
     eight.codes = *(const uint32_t *)(row.data + first / 2);
@@ -131,7 +131,7 @@ __device__ inline void load_eight(const nk_operand &a, int64_t k, const a_row &r
 
 /* All loads before the first store. */
 template <typename EIGHT, int ROWS>
-__device__ inline void prepare_rows(const nk_operand &a, int64_t k, int k_steps, const a_row (&rows)[ROWS])
+__device__ inline void prepare_rows(const nk_operand &a, int64_t k, uint32_t k_steps, const a_row (&rows)[ROWS])
 {
     const a_word at = word_of_thread();
     EIGHT eight[ROWS];

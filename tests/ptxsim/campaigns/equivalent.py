@@ -10,6 +10,9 @@ LAST = "of those who read a response the last is remembered, and it may not be t
 APART = "in PTX registers of a step are its own: nothing changes them before a later wait"
 SCANNED = "the scan of experts ends with one, too, and without experts nothing is launched"
 NEVER_FALLS = "offsets never fall, so the last end is the largest; only others make a difference"
+OF_NOBODY = "rows of no expert are prepared, too, which nothing reads"
+SHIFTED = "a mask behind a shift to the left: its lowest bit meets a zero"
+POWER_OF_TWO = "of a division by a power of two: what is added is 0 for numbers from 0 on"
 
 OF_TCGEN05 = {
     "no warp barrier, load_accumulator: __syncwarp": TOGETHER,
@@ -145,9 +148,7 @@ OF_WGMMA = OF_LISTS | {
     "the cluster barrier releases nothing, run_gemm: barrier_cluster_arrive": (
         "the peer needs a barrier's initialisation, which a fence of its own releases"
     ),
-    "a constant more, for_each_tile: statement (10 of 11)": (
-        "of a division by a power of two: what is added is 0 for numbers from 0 on"
-    ),
+    "a constant more, for_each_tile: statement (10 of 11)": POWER_OF_TWO,
     "an arrival more expected, init_gemm_barriers: mbarrier_init (2 of 3)": (
         "drawn calls of few steps fill the last of eight stages once; longer ones would hang"
     ),
@@ -158,20 +159,21 @@ OF_WGMMA = OF_LISTS | {
     "a comparison off by one, find_sf_row: statement (4 of 7)": (
         "of two equal ends either is the larger"
     ),
-    "a comparison off by one, vector_of_thread: statement (6 of 8)": (
-        "0 / per_token is 0, as is what a negative row becomes"
-    ),
-    "a constant more, decode_vector: statement (12 of 13)": (
-        "a mask behind a shift to the left: its lowest bit meets a zero"
-    ),
-    "a constant more, decode_vector: statement (8 of 13)": (
-        "first is a multiple of 4, valid is one of 8"
-    ),
-    "less for more, vector_of_thread: statement (7 of 8)": (
-        "what is added is 0 for numbers from 0 on"
-    ),
-    "the other comparison, vector_of_thread: statement (2 of 8)": (
-        "experts have no batches, and a row of the only one divided by M is 0"
+    "a constant more, load_eight: statement (6 of 10)": SHIFTED,
+    "a constant more, load_eight: statement (10 of 10)": SHIFTED,
+    "a constant more, row_of_operand: statement (2 of 3)": POWER_OF_TWO,
+    "less for more, row_of_operand: statement (2 of 3)": POWER_OF_TWO,
+    "the other bound, find_row: statement (4 of 11)": OF_NOBODY,
+    "operands swapped, find_row: statement (4 of 11)": OF_NOBODY,
+    "the other bound, find_row: statement (5 of 11)": OF_NOBODY,
+    "the other comparison, find_row: statement (5 of 11)": OF_NOBODY,
+    "a comparison off by one, find_row: statement (6 of 11)": OF_NOBODY,
+    "a comparison off by one, find_row: statement (7 of 11)": "rows of experts are the operand's",
+    "no barrier, find_sf_row: statement (4 of 7)": "the kernel for one row scans once",
+    "a constant more, find_sf_row: statement (6 of 7)": POWER_OF_TWO,
+    "less for more, find_sf_row: statement (6 of 7)": POWER_OF_TWO,
+    "the other comparison, find_sf_row: statement (6 of 7)": (
+        "a nearer end refuses fewer rows, and none of a buffer that has all scale factors"
     ),
 }
 
