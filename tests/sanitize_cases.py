@@ -95,6 +95,12 @@ def dual_gemm(kind, new, m, n, k):
     return nvfp4kern.dual_gemm, (a, b1, b2, sfa, sfb1, sfb2), {"alpha1": 2.0**-16}
 
 
+def biased_dual(kind, new, m, n, k):
+    function, args, options = dual_gemm(kind, new, m, n, k)
+    biases = {f"bias{i}": new((n,), torch.float32) for i in (1, 2)}
+    return function, args, options | biases | {"limit": 7.0}
+
+
 def listed(kind, new, *sizes):
     a, sfa = zip(*(operand(new, kind, m, k) for m, _, k in sizes), strict=True)
     b, sfb = zip(*(weights(new, kind, n, k) for _, n, k in sizes), strict=True)
@@ -146,6 +152,13 @@ def stacked(kind, new, m, n, k):
     (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, 3, 2 * n, k)
     options = {"offsets": new((4,), torch.int32, m), "alpha": 2.0**-16}
     return nvfp4kern.grouped_dual_gemm, (a, b, sfa, sfb), options
+
+
+def as_gpt_oss_has_it(kind, new, m, n, k):
+    function, args, options = stacked(kind, new, m, n, k)
+    bias = new((3, 2 * n), torch.bfloat16)
+    gate = {"activation": "swiglu_oai", "limit": 7.0, "gate_up": "interleaved"}
+    return function, args, options | gate | {"bias": bias}
 
 
 def encoding(kind, new, m, n, k):
@@ -213,7 +226,8 @@ ROUTES = [
 SCALED = [{"global_scale": scale} for scale in (None, "amax")]
 SHIFTS = (0, 1)
 TOKENS = ("codes", "halves", "bfloats")
-OF_NVFP4 = (gemv, gemm, blocked_gemm, dual_gemm, stacked, encoding, blocked_weights)
+OF_NVFP4 = (gemv, gemm, blocked_gemm, dual_gemm, biased_dual)
+OF_NVFP4 += (stacked, as_gpt_oss_has_it, encoding, blocked_weights)
 OF_ANY = (group_list, contiguous, by_rows)
 BUILDERS = [
     *(partial(make, kind) for make, kind in itertools.product(OF_NVFP4, TOKENS)),
@@ -275,7 +289,7 @@ def forced_tiles():
 
 def cases(forced):
     """(builder, shape): the smallest for each builder, kernel, and whether there is workspace; or,
-    of a GPU of three SMs, so much that its prologue has a kernel for many rows.
+    of a GPU of few SMs, so much that its prologue has a kernel for many rows.
 
     Where a row is forced, its own kernels only, and not those of the rows that stand in for it;
     where a tile is, its own.
@@ -292,7 +306,8 @@ def cases(forced):
             if forced or build in OTHERS:
                 continue  # it cannot serve the call
             raise
-        many = "NVFP4KERN_SM_LIMIT" in os.environ and plan["workspace_bytes"] > 3 << 16
+        sms = os.environ.get("NVFP4KERN_SM_LIMIT")  # see sm90_gemm_prologue_rows()
+        many = sms is not None and plan["workspace_bytes"] > int(sms) << 16
         key = build, plan["kernel"], plan["workspace_bytes"] > 0, many, plan.get("cluster")
         if forced and forced.partition(":")[2] != plan.get("tile"):
             continue  # another family

@@ -4,7 +4,7 @@
 
 #include "nk_problem.h"
 
-/* b2 begins at the up rows of the first expert. */
+/* b2 begins at the up rows of the first expert: where its blocked scale factors do, within an atom if need be. */
 typedef struct gemm_gated {
     nk_device device;
     int64_t m, n, k;

@@ -15,7 +15,7 @@ nk_status nk_check_activation(const nk_activation *a)
     NK_CHECK(a->scale > 0 && a->scale < INFINITY, NK_VALUE_ERROR,
              "activation_scale: %g, expected a finite number above 0", (double)a->scale);
     NK_CHECK(is_swiglu_oai || a->scale == not_given, NK_VALUE_ERROR,
-             "activation_scale: %g, expected %g: only the activation 'swiglu_oai' has one", (double)a->scale,
+             "activation_scale: %.9g, expected %g: only the activation 'swiglu_oai' has one", (double)a->scale,
              (double)not_given);
     return NK_OK;
 }

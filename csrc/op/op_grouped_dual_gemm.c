@@ -48,9 +48,9 @@ static nk_status check_biases(const nk_grouped_dual_gemm_args *args, int64_t exp
     return NK_OK;
 }
 
-/* From all rows of b, those of gates, to these and those of ups. Blocked scale factors of ups behind gates that do not
- * begin an atom begin in that of the last gates. */
-static nk_operand part_ups(nk_gate_up order, nk_gemm_problem *gates)
+/* gates->b has all 2 N rows of an expert, while gates->n is N: it keeps the rows of gates. Returns those of ups.
+ * Blocked scale factors of ups behind gates that do not begin an atom begin in that of the last gates. */
+static nk_operand split_rows_of_b(nk_gate_up order, nk_gemm_problem *gates)
 {
     const int64_t atoms = gates->n / NK_SF_ATOM_ROWS;
     nk_operand ups = gates->b;
@@ -73,7 +73,10 @@ static nk_operand part_ups(nk_gate_up order, nk_gemm_problem *gates)
 static nk_status check_encoding(const nk_grouped_dual_gemm_args *args, const nk_view *a,
                                 nk_grouped_dual_gemm_problem *problem, nk_tensor specs[2])
 {
-    static const char *const words[] = {"silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_oai"};
+    static const char *const words[] = {
+        [NK_SILU] = "silu",   [NK_GELU] = "gelu",         [NK_GELU_TANH] = "gelu_tanh",   [NK_RELU] = "relu",
+        [NK_RELU2] = "relu2", [NK_IDENTITY] = "identity", [NK_SWIGLU_OAI] = "swiglu_oai",
+    };
     const nk_gemm_problem *gates = &problem->gates.all;
     NK_CHECK(args->activation.kind == NK_SILU, NK_VALUE_ERROR, "activation: '%s', expected 'silu' with quantized=True",
              words[args->activation.kind]);
@@ -108,12 +111,11 @@ static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_ge
     NK_TRY(nk_check_activation(&args->activation));
     NK_TRY(nk_check_experts(&stack, NK_FP4, "[G, 2 N, K/2]", &problem->gates, &a));
     NK_CHECK_AT(gates->n % 2 == 0, NK_VALUE_ERROR, args->b,
-                "shape %s, expected [G, 2 N, K/2]: the gates of each expert, then as many ups",
-                nk_shape_text(args->b).s);
+                "shape %s, expected [G, 2 N, K/2]: as many rows of gates as of ups", nk_shape_text(args->b).s);
     NK_CHECK(args->gate_up == NK_GATE_UP_HALVES || args->sfb_layout == NK_SF_LINEAR, NK_VALUE_ERROR,
              "scale_layout: 'blocked' for sfb, expected 'linear' with gate_up='interleaved'");
     gates->n /= 2;
-    problem->ups = part_ups(args->gate_up, gates);
+    problem->ups = split_rows_of_b(args->gate_up, gates);
     NK_TRY(check_alphas(args, problem->gates.groups, gates->n, &gates->alpha, &problem->alpha_ups));
     NK_TRY(check_biases(args, problem->gates.groups, gates->n, &gates->bias, &problem->bias_ups));
     if (args->quantized) return check_encoding(args, &a, problem, specs);

@@ -96,6 +96,8 @@ def matrices(layer: Any) -> Iterator[Tensor]:
     """What multiplies inputs, [N, K]; of experts one by one, gate's rows before those of up."""
     if isinstance(layer, NVFP4Linear):
         weight = layer.dequantize()
+        if layer.svdquant_lora_a is not None and layer.svdquant_lora_b is not None:
+            weight = weight + layer.svdquant_lora_b.float() @ layer.svdquant_lora_a.float()
         yield weight if layer.pre_quant_scale is None else weight * layer.pre_quant_scale.float()
     elif isinstance(layer, NVFP4Experts):
         yield from (each for name in STACKS for each in layer.dequantize(name))

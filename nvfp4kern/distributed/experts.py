@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
-from ..nn.experts import NVFP4Experts
+from ..nn.experts import NVFP4Experts, expert_ids
 from ..nn.frozen import E4M3, InputQuant, choice
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
@@ -169,7 +169,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         """
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
-        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
+        ids = expert_ids(top_k_index, len(tokens))
         return self.combine(tokens, ids, top_k_weights.reshape(ids.shape)).reshape(x.shape)
 
     def combine(

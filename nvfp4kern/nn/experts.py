@@ -247,9 +247,12 @@ class NVFP4Experts(Frozen):
         """
         x = autocast(x)
         tokens = x.reshape(-1, self.hidden_size)
-        if top_k_index is None or top_k_weights is None:
+        if top_k_index is None and top_k_weights is None:
             return self._sorted(tokens).view(x.shape)
-        ids = top_k_index.reshape(len(tokens), top_k_index.shape[-1]).to(torch.int32)
+        if top_k_index is None or top_k_weights is None:
+            missing = "top_k_index" if top_k_index is None else "top_k_weights"
+            raise ValueError(f"{missing}: None, expected a tensor beside the other one")
+        ids = expert_ids(top_k_index, len(tokens))
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.num_experts)
         weights = top_k_weights.reshape(ids.shape)
         return self.combine(tokens, ids, weights, sorted_rows, offsets, row_of).view(x.shape)
@@ -375,6 +378,13 @@ class NVFP4Experts(Frozen):
             f"num_experts={self.num_experts}, bias={self.down_proj_bias is not None}, "
             f"activation={self.gating['activation']!r}, input_quant={self.input_quant!r}"
         )
+
+
+def expert_ids(top_k_index: Tensor, tokens: int) -> Tensor:
+    """int32 [tokens, k]."""
+    if top_k_index.is_floating_point():
+        raise TypeError(f"top_k_index: {top_k_index.dtype}, expected numbers of experts")
+    return top_k_index.reshape(tokens, top_k_index.shape[-1]).to(torch.int32)
 
 
 class _Gradient(torch.autograd.Function):

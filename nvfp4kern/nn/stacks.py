@@ -1,6 +1,7 @@
 """Stacks of experts as transformers has them: what they compute, and whether NVFP4Experts does."""
 
 import inspect
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -128,25 +129,29 @@ def gate_of(module: nn.Module) -> Gate | str:
     if limit is not None:
         found += [{**each, "limit": limit} for each in found]
     reach = 2 * (limit or 4)
-    some = torch.cat([torch.linspace(-end, end, 9, device="cpu") for end in (4, reach)])
+    some = torch.cat([torch.linspace(-end, end, 9, device="cpu") for end in (4, reach, 1e4)])
     gate, up = torch.cartesian_prod(some, some).T
     for interleaved in (False, True):
         given = torch.stack([gate, up], -1).flatten() if interleaved else torch.cat([gate, up])
         try:
             got = module._apply_gate(given[None])[0]
+            alike = [each for each in found if _is_close(got, gated(gate, up, **each))]
         except Exception as error:  # whatever a model's own code raises
             return f"has an _apply_gate that has no value for a vector: {error}"
-        for options in found:
-            if got.shape == gate.shape and torch.allclose(got, gated(gate, up, **options)):
-                return Gate(options, interleaved)
+        if alike:
+            return Gate(alike[0], interleaved)
     return "has a gate of its own, _apply_gate"
 
 
+def _is_close(got: Tensor, expected: Tensor) -> bool:
+    return got.shape == expected.shape and torch.allclose(got, expected)
+
+
 def _number(module: nn.Module, names: tuple[str, ...]) -> float | None:
-    """The first of these attributes that is a number above 0."""
+    """The first of these attributes that is a finite number above 0."""
     values = (getattr(module, name, None) for name in names)
-    numbers = (float(each) for each in values if isinstance(each, (int, float)) and each > 0)
-    return next(numbers, None)
+    numbers = (float(each) for each in values if isinstance(each, (int, float)))
+    return next((each for each in numbers if 0 < each < math.inf), None)
 
 
 def _why_not_silu(module: nn.Module) -> str | None:

@@ -73,6 +73,9 @@ def choose(files: Files, exclude: Iterable[str]) -> Choice:
         else:
             candidates[module] = tensor
     found.by, refused, by_turns = _by_model(files, candidates, found.kept, tuple(exclude))
+    for module in [each for each in candidates if candidates[each] == each]:  # stacks
+        if _other_half(module) in found.kept.keys() | refused.keys():
+            refused.setdefault(module, "a stack whose other half stays")
     across = [tensor for tensor in candidates.values() if lies_across(files, tensor)]
     for module, tensor in candidates.items():
         if module in refused:
@@ -133,6 +136,11 @@ def _why_no_stack(files: Files, module: str) -> str | None:
     if given and given != [(True, (e, n)), (True, (e, k))]:
         return f"a stack of experts with other biases than [{e}, {n}] and [{e}, {k}]"
     return None
+
+
+def _other_half(stack: str) -> str:
+    parent, _, last = stack.rpartition(".")
+    return f"{parent}.{STACKS[last == STACKS[0]]}"
 
 
 def lies_across(files: Files, tensor: str) -> bool:

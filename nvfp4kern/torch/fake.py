@@ -104,7 +104,7 @@ def grouped_gemm_list(a, b, out_dtype=None):
 
 def half_of(b, both):
     shape = f"shape {tuple(b.shape)}"
-    expect(both % 2 == 0, "b", shape, "[G, 2 N, K/2]: gates, then as many ups")
+    expect(both % 2 == 0, "b", shape, "[G, 2 N, K/2]: as many rows of gates as of ups")
     return both // 2
 
 

@@ -185,6 +185,23 @@ def test_what_multiplies_the_input_belongs_to_the_weight():
     assert expected < 0.15 < (made.dequantize() - exact).norm() / exact.norm()
 
 
+def test_what_svd_takes_off_belongs_to_the_weight():
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 32, bias=False).bfloat16()
+    low, high = torch.randn(4, 64).bfloat16() / 8, torch.randn(32, 4).bfloat16()
+    rest = nn.Linear(64, 32, bias=False).bfloat16()
+    rest.weight.data = (linear.weight.detach().float() - high.float() @ low.float()).bfloat16()
+    layer = NVFP4Linear(64, 32, bias=False, low_rank=4, dtype=torch.bfloat16)
+    made = NVFP4Linear.from_linear(rest)
+    parts = {"svdquant_lora_a": low, "svdquant_lora_b": high}
+    layer.load_state_dict(made.state_dict() | parts)
+    exact = linear.weight.detach().double()
+    whole = made.dequantize().double() + high.double() @ low.double()
+    expected = (whole - exact).norm() / exact.norm()
+    assert weight_error("a", linear, layer) == pytest.approx(float(expected), rel=1e-5)
+    assert expected < (made.dequantize() - exact).norm() / exact.norm() / 2
+
+
 def test_zeros_and_infinities():
     lowest = -torch.inf
     p = torch.tensor([[0.0, 0.0, lowest], [0.0, 1.0, 2.0], [0.0, lowest, lowest]]).double()

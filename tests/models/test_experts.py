@@ -372,3 +372,14 @@ def test_sorted_tokens_need_no_routing(input_quant):
     assert torch.equal(experts(x.view(5, 3, 64)), want.view(5, 3, 64))
     with pytest.raises(ValueError, match="^x: 14 tokens, expected a multiple of 5"):
         experts(x[:14])
+
+
+def test_scores_are_no_numbers_of_experts_and_none_goes_without_the_other():
+    experts, x = experts_of(None), activations(5, 64)
+    ids, weights = torch.zeros(5, 1, dtype=torch.int64), torch.ones(5, 1)
+    with pytest.raises(TypeError, match=r"^top_k_index: torch.float32, expected numbers of expe"):
+        experts(x, weights, ids)
+    with pytest.raises(ValueError, match="^top_k_weights: None, expected a tensor beside"):
+        experts(x, ids)
+    with pytest.raises(ValueError, match="^top_k_index: None, expected a tensor beside"):
+        experts(x, top_k_weights=weights)

@@ -146,6 +146,24 @@ def test_stacks_of_experts_are_written_one_by_one(tmp_path, monkeypatch):
     assert torch.equal(found["c.experts.down_proj"], others["c.experts.down_proj"])
 
 
+@pytest.mark.parametrize("excluded", ["gate_up_proj", "down_proj"])
+def test_halves_of_a_stack_stay_together(tmp_path, monkeypatch, excluded):
+    """No model has room for one half as codes of each expert, the other as a stack."""
+    by_names(monkeypatch)
+    stack = {"a.experts.gate_up_proj": torch.randn(3, 64, 48).bfloat16()}
+    stack |= {"a.experts.down_proj": torch.randn(3, 48, 32).bfloat16()}
+    stack |= {"b.down_proj.weight": torch.randn(64, 32).bfloat16()}
+    source = folder(tmp_path / "source", stack)
+    made = quantize_folder(source, tmp_path / "made", exclude=[f"a.experts.{excluded}"])
+    (other,) = {"gate_up_proj", "down_proj"} - {excluded}
+    assert made.kept == {
+        f"a.experts.{excluded}": f"excluded by a.experts.{excluded}",
+        f"a.experts.{other}": "a stack whose other half stays",
+    }
+    found = load_file(tmp_path / "made" / "model.safetensors")
+    assert found.keys() > stack.keys() - {"b.down_proj.weight"}
+
+
 def test_what_is_no_layer_stays_and_is_named(tmp_path, monkeypatch):
     by_names(monkeypatch)
     tensors = {

@@ -80,6 +80,24 @@ class ClampedBehind(Clamped):
         return self.act_fn(gate).clamp(max=self.limit) * up.clamp(-self.limit, self.limit)
 
 
+class ClampedUnsaid(Clamped):
+    limit, clamp = None, 10.0
+
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self.act_fn(gate.clamp(max=self.clamp)) * up.clamp(-self.clamp, self.clamp)
+
+
+class Unlimited(Clamped):
+    limit = float("inf")
+
+
+class Rounded(Stack):
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return (self.act_fn(gate) * up).bfloat16()
+
+
 def test_gates_are_known_by_their_values():
     sizes = (2, 64, 64), (2, 64, 32)
     found = NVFP4Experts.from_experts(Clamped(*sizes))
@@ -98,5 +116,7 @@ def test_gates_are_known_by_their_values():
     want = NVFP4Experts.from_experts(moved)
     for name in ("gate_up_proj", "down_proj"):
         assert torch.equal(found.dequantize(name), want.dequantize(name))
-    reason = NVFP4Experts.why_not(ClampedBehind(*sizes))
-    assert reason == "has a gate of its own, _apply_gate"
+    assert NVFP4Experts.from_experts(Unlimited(*sizes)).gating["limit"] is None
+    for kind in (ClampedBehind, ClampedUnsaid):
+        assert NVFP4Experts.why_not(kind(*sizes)) == "has a gate of its own, _apply_gate"
+    assert "no value for a vector" in NVFP4Experts.why_not(Rounded(*sizes))

@@ -213,7 +213,7 @@ static sm100_gemm_experts sm100_experts_of(const nk_grouped_gemm_problem *p)
     return (sm100_gemm_experts){p->offsets, p->groups, unlimited ? INT64_MAX : p->a_sf_bytes / row_bytes, p->rows};
 }
 
-/* Gated experts are one dual_gemm for the kernels: B2 is the same matrices, N rows further. */
+/* Gated experts are one dual_gemm for the kernels: B2 is the same matrices, N rows or one row further. */
 static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
 {
     return (nk_dual_gemm_problem){.device = g->device,

@@ -142,13 +142,13 @@ typedef struct sm90_gemm_experts {
  * of no expert, hold whatever memory held: a row is one column of the MMA, so that reaches no output. */
 typedef struct sm90_prepared_a {
     uint8_t *data;
-    int64_t rows_with_spare;
+    int64_t rows_with_spare; /* of lists unused */
     int32_t k_steps;    /* of a row */
     bool release_first; /* lets the GEMM start before the prologue kernel itself waits */
     nk_token_rows rows; /* of the operand, if they are gathered */
 } sm90_prepared_a;
 
-#define SM90_PREPARE_A_THREADS 256 /* of the prologue kernel, at most; each writes 16 bytes of a row */
+#define SM90_PREPARE_A_THREADS 256 /* of the prologue kernel, at most; each writes 16 bytes of each row */
 #define SM90_PREPARE_A_ROWS 4      /* of a CTA of the kernels for many rows */
 
 #endif

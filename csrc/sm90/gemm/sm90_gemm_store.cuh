@@ -8,7 +8,7 @@
 #include "sm90_gemm_tile.cuh"
 
 /* Alpha and bias of a lane's two weight rows, of a gate and its up. They are read before the main loop, which hides how
- * long that takes. */
+ * long that takes; biases of gates and ups behind it, see read_gated_biases(). */
 typedef struct lane_factors {
     float alpha[2], bias[2];
 } lane_factors;
@@ -127,7 +127,7 @@ template <class C, typename P>
 __device__ inline lane_factors factors_of_lane(const P &p, const tile_coord &tile, const consumer &c)
 {
     const int64_t n = gated_feature_of_lane(p.n, tile, c);
-    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)}, {0, 0}};
+    return {{alpha_at(alpha_of<C>(p.alpha1, tile), n), alpha_at(alpha_of<C>(p.alpha2, tile), n)}, {}};
 }
 
 /* Of gates and ups, behind the main loop: before it they would cost registers that the loop spills. */

@@ -57,8 +57,8 @@ NK_HD int32_t sm90_gemv_consumers_before(uint32_t start)
     return (int32_t)(start >> (SM90_GEMV_K_STEP_BITS + SM90_GEMV_TILE_BITS));
 }
 
-/* A second matrix, of the same sizes: D = act(alpha * sum of the first) * (alpha * sum of the second). The two matrices
- * alternate every 8 rows, so a tile has 8 rows of each, and positions count the rows of both. */
+/* A second matrix, of the same sizes: the ups of sm90_gemv.cu's formula. The two matrices alternate every 8 rows, so a
+ * tile has 8 rows of each, and positions count the rows of both. */
 typedef struct sm90_gemv_dual {
     nk_operand b;
     nk_alpha alpha;
