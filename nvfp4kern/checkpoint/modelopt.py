@@ -172,17 +172,19 @@ def add_layer(plan: Plan, files: Files, config: Config | None, name: str, parts:
 
 def _turn(plan: Plan, files: Files, name: str, sources: dict[str, Source]) -> None:
     """Lists a stack [E, K, N] as [E, N, K]. ModelOpt leaves two models' so: Llama-4's, and those of
-    gpt-oss, which have biases, and rows that are gate, up, gate, up."""
+    gpt-oss, whose rows are gate, up, gate, up."""
     scale = sources["weight_scale"].name
     shape = files.tensors[name].shape
-    gate_up = name.endswith(".gate_up_proj")
+    gate_up, gpt_oss = name.endswith(".gate_up_proj"), files.config.get("model_type") == "gpt_oss"
     if len(shape) == 3 and files.tensors[scale].shape == (shape[0], shape[1] // 8, shape[2]):
         files.transpose(name)
         files.transpose(scale)
         for part in {"weight", "weight_scale", "bias"} & sources.keys():
-            if gate_up and "bias" in sources:
+            if gate_up and gpt_oss:
                 files.part_by_turns(sources[part].name)
-    elif gate_up and files.config.get("model_type") == "gpt_oss" and name not in files.made:
+        if gate_up and "bias" in sources and not gpt_oss:
+            plan.wrong(name, "a stack with biases, of no gpt-oss: its rows may have either order")
+    elif gate_up and gpt_oss and name not in files.made:
         plan.wrong(name, "a stack [E, N, K] of gpt-oss, whose rows may have either order")
 
 
