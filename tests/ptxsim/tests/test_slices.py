@@ -52,11 +52,11 @@ def kernels_of(program, tmp_path, tile, **settings):
 
 def test_a_smaller_slice_has_the_clusters_of_its_own_tiles(tmp_path):
     """K of 2^18 leaves workspace for 256 rows. A cluster of split K without a tile would store."""
-    gemm, prologue = "sm90_gemm_t128_fp16", "sm90_prepare_a_codes"
+    gemm, prologue = "sm90_gemm_t128_fp16", "sm90_prepare_a_codes_many"
     assert kernels_of(DENSE, tmp_path, "t128") == [
-        [prologue, "256"],
+        [prologue, "64"],  # CTAs of four rows
         [gemm, "4"],
-        [prologue, "128"],
+        [prologue, "32"],
         [gemm, "2"],
     ]
 
