@@ -1,11 +1,30 @@
-"""Options of commands whose own modules need torch, which --help does not."""
+"""What commands share whose own modules need torch, which --help does not: options, errors."""
 
 import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 TOKENS, CONTEXT = 1 << 14, 512
 """Of a text that is compared, and of a sequence of it."""
+
+
+def exit_status(
+    command: Callable[[argparse.Namespace], None], arguments: argparse.Namespace
+) -> int:
+    """0 once it has run; 2 after an error in words, 130 interrupted. What lacks a module raises."""
+    try:
+        command(arguments)
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, ValueError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 def add_device_and_dtype(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,6 @@
 """`nvfp4kern compare REFERENCE FOLDER --text FILE`: its table, its file, its picture."""
 
 import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import transformers
 from .. import results
 from ..checkpoint.report import numberless
 from ..machine import device_in_use, software
+from ..options import exit_status
 from .folders import compare_folders
 from .measures import Comparison, LayerErrors
 
@@ -20,17 +20,7 @@ WORST = 5
 
 def run(arguments: argparse.Namespace) -> int:
     """0: compared. 2: something is wrong. 130: interrupted."""
-    try:
-        compare(arguments)
-    except ModuleNotFoundError:
-        raise
-    except (ImportError, ValueError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(compare, arguments)
 
 
 def compare(arguments: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from .. import explain
 from .. import torch as nk
 from ..machine import cpu_in_use, device_in_use, in_words
 from ..nn import NVFP4Linear
+from ..options import exit_status
 from .opened import folder_of, layers_of, open_model, open_tokenizer
 
 WARM = 3
@@ -27,17 +28,7 @@ UNFINISHED = "\ufffd"
 def run(arguments: argparse.Namespace) -> int:
     """0: the text is on stdout, and what it took on stderr. 2: something is wrong. 130:
     interrupted."""
-    try:
-        generate(arguments)
-    except ModuleNotFoundError:
-        raise
-    except (ImportError, ValueError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(generate, arguments)
 
 
 def generate(arguments: argparse.Namespace) -> None:
