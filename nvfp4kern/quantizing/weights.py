@@ -1,4 +1,5 @@
-"""Quantising the weight of one layer rows by rows: none of it is held but a piece."""
+"""Quantising the weight of one layer rows by rows: none of it is held but a piece, or the matrix of
+an expert whose rows do not lie together."""
 
 from collections.abc import Iterator
 
@@ -17,25 +18,41 @@ whose steps cost the same for few rows."""
 
 
 class Reader:
-    """Reads weights in pieces, into the same memory."""
+    """Reads weights in pieces, into the same memory.
+
+    Rows that lie across or by turns are spread over all of an expert's matrix. So this is read
+    once, and held until another one is: pieces of it would read all of it again, each of them.
+    """
 
     def __init__(self, files: Files) -> None:
         self.files = files
         self._buffer = bytearray()
+        self._spread: tuple[tuple[str, int], Tensor] | None = None
         self._largest: dict[tuple[str, int], Tensor] = {}
         self._scales: dict[str, Tensor] = {}
 
     def pieces(self, weight: Weight, elements: int) -> Iterator[tuple[int, Tensor]]:
         """(first row in the layer, rows): each is valid until the next."""
         step = max(elements // weight.columns, 1)
-        needed = min(step, weight.rows) * weight.columns * 4
+        expert, first = weight.index or (None, 0)
+        spread = expert is not None and weight.tensor in self.files.made
+        needed = 0 if spread else min(step, weight.rows) * weight.columns * 4
         if len(self._buffer) < needed:
             self._buffer = bytearray(needed)
-        expert, first = weight.index or (None, 0)
         for at in range(0, weight.rows, step):
             rows = slice(first + at, first + min(at + step, weight.rows))
-            index = (rows,) if expert is None else (expert, rows)
-            yield at, self.files.read(weight.tensor, index, self._buffer)
+            if spread:
+                yield at, self._matrix(weight.tensor, expert)[rows]
+            else:
+                index = (rows,) if expert is None else (expert, rows)
+                yield at, self.files.read(weight.tensor, index, self._buffer)
+
+    def _matrix(self, tensor: str, expert: int) -> Tensor:
+        key = tensor, expert
+        if self._spread is None or self._spread[0] != key:
+            self._spread = None  # its memory may be needed
+            self._spread = key, self.files.read(tensor, (expert,))
+        return self._spread[1]
 
     def largest(self, weight: Weight) -> Tensor:
         """The largest magnitude, float32 []. Raises CheckpointError for NaN and infinities."""

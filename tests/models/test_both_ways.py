@@ -16,13 +16,14 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors  # noqa: 
 import nvfp4kern.transformers as nt  # noqa: E402
 from nvfp4kern.checkpoint import (  # noqa: E402
     CheckpointError,
+    Files,
     load_checkpoint,
     meta_parameters,
     save_checkpoint,
 )
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
-from nvfp4kern.quantizing import quantize_folder  # noqa: E402
+from nvfp4kern.quantizing import quantize_folder, weights  # noqa: E402
 from nvfp4kern.transformers.calibration import Largest, layers_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -258,6 +259,34 @@ def test_a_folder_whose_stacks_lie_across_is_quantised(tmp_path, name, sizes):
                 assert torch.equal(again.get_parameter(key), value), key
         want, got = (each.dequantize("gate_up_proj") for each in (stack, again))
         assert (got - want).norm() < 0.1 * want.norm()  # a file's gate and up share a global scale
+
+
+@pytest.mark.parametrize("name, sizes", [("llama4_text", LLAMA4), ("gpt_oss", GPT_OSS)])
+def test_stacks_that_lie_across_are_read_once(tmp_path, name, sizes, monkeypatch):
+    """However small the pieces. Others are read twice at most."""
+    _, model = built(name, sizes)
+    model.save_pretrained(tmp_path / "plain")
+    quantize_folder(tmp_path / "plain", tmp_path / "made")
+    monkeypatch.setattr(weights, "ELEMENTS", dict.fromkeys(weights.ELEMENTS, 128))
+    count, stacks, read = {}, 0, Files.read
+
+    def counted(files, tensor, *arguments):
+        before = files.nbytes_read
+        found = read(files, tensor, *arguments)
+        count[tensor] = count.get(tensor, 0) + files.nbytes_read - before
+        return found
+
+    monkeypatch.setattr(Files, "read", counted)
+    quantize_folder(tmp_path / "plain", tmp_path / "again")
+    with Files(tmp_path / "plain") as files:
+        for tensor, nbytes in count.items():
+            stack = ".experts." in tensor and "bias" not in tensor
+            stacks += stack
+            assert nbytes <= files.tensors[tensor].nbytes * (1 if stack else 2), tensor
+    made, again = (load_file(tmp_path / each / "model.safetensors") for each in ("made", "again"))
+    assert stacks in (2, 4) and made.keys() == again.keys()
+    for key, value in made.items():
+        assert torch.equal(value.float(), again[key].float()), key
 
 
 @pytest.mark.parametrize(
