@@ -56,8 +56,8 @@ class ExpertParallel(Slice, NVFP4Experts):
 
     Raises ValueError for fewer experts than ranks. Raises it on all ranks where their calls differ
     in k, in the dtype of x, in options or, on a CPU, in the number of tokens; a GPU is asked for
-    the first of each kind alone. Raises NotImplementedError where x or top_k_weights want a
-    gradient.
+    the first of each kind alone. Raises NotImplementedError where x, top_k_weights or a bias wants
+    a gradient.
     """
 
     def __init__(
@@ -183,7 +183,12 @@ class ExpertParallel(Slice, NVFP4Experts):
         residual: Tensor | None = None,
     ) -> Tensor:
         """forward of x [T, H]. With tokens="same" it uses the permutation, that of all experts."""
-        refuse_gradients(x=x, top_k_weights=weights)
+        biases = {
+            name: bias
+            for name in ("gate_up_proj_bias", "down_proj_bias")
+            if (bias := getattr(self, name)) is not None
+        }
+        refuse_gradients(x=x, top_k_weights=weights, **biases)
         if self.tokens == "own":
             summed = self._own(x, ids, weights)
         else:

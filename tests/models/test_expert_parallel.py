@@ -358,3 +358,8 @@ def test_inputs_that_want_a_gradient_are_refused(as_rank, tokens):
         mine(with_tangent(x), ids, weights.detach())
     with pytest.raises(NotImplementedError, match="^x: wants a gradient"):
         mine(x.requires_grad_(), ids, weights)
+    for name in ("gate_up_proj_bias", "down_proj_bias"):
+        mine = ExpertParallel.slice_of(experts_of(None, bias=True), tokens=tokens)
+        getattr(mine, name).requires_grad_()
+        with pytest.raises(NotImplementedError, match=f"^{name}: wants a gradient"):
+            mine(x.detach(), ids, weights.detach())
