@@ -164,8 +164,8 @@ def _multipliers(report: Report, files: Files, layer: Layer) -> list[float]:
         info = files.tensors[source.name] if source else None
         if source is None or info is None or info.dtype != "float32" or source.name in files.made:
             continue
-        rows = files.tensors[layer.sources["weight"].name].shape[:2]
-        if math.prod(info.shape) > 2 * max(rows, default=0):
+        *rows, _ = files.tensors[layer.sources["weight"].name].shape or (0,)
+        if math.prod(info.shape) > math.prod(rows):
             continue  # not a global scale at all, as a problem of the plan says
         numbers = files.numbers(source.name)
         least = 1 / FLOAT_MAX if source.divisor else 5e-324
@@ -181,8 +181,8 @@ def _multipliers(report: Report, files: Files, layer: Layer) -> list[float]:
             other = "multiplier" if source.divisor else "divisor"
             told = 1 / max(numbers) if source.divisor else max(numbers)
             report.warn(source.name, f"{told:g} is odd for a {kind}; is it a {other}?")
-        if part == "weight_scale_2":
-            found = numbers
+        if part == "weight_scale_2" and (len(rows) < 2 or info.shape == (rows[0], 2)):
+            found = numbers  # of a stack only those of halves are compared
     return found
 
 

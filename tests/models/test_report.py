@@ -38,6 +38,27 @@ def test_layers_bytes_and_exclusions(checkpoint):
     assert "excluded: lm_head, model.layers.*.mlp.gate (2)" in str(excluding)
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 2), (3, 32)])
+def test_global_scales_of_stacks(tmp_path, shape):
+    """Of each expert, of its halves, and of each row: all are looked at, halves compared."""
+    scales = torch.arange(1, 1 + math.prod(shape)).float().reshape(shape) / 1024
+    name, file = "m.experts.gate_up_proj", tmp_path / "model.safetensors"
+    stack = {
+        name: torch.zeros(3, 32, 8, dtype=torch.uint8),
+        f"{name}_weight_scale": torch.ones(3, 32, 1).to(E4M3),
+        f"{name}_weight_scale_2": scales,
+    }
+    save_file(stack, file)
+    found = inspect(file)
+    assert found.errors == []
+    assert {n: d.groups for n, d in found.differing.items()} == (
+        {"gate_up_proj's halves": 3} if shape == (3, 2) else {}
+    )
+    scales.view(-1)[-1] = math.nan
+    save_file(stack, file)
+    assert inspect(file).errors == [f"{name}_weight_scale_2: nan, expected a finite number above 0"]
+
+
 @pytest.mark.parametrize("form", ["modelopt-nvfp4", "ct-w4a4"])
 def test_globals_of_shards_that_differ(checkpoint, form):
     """vLLM #47515, ModelOpt #1411: an engine that keeps one of them computes wrong numbers."""
