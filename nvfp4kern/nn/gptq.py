@@ -35,6 +35,8 @@ class Hessians(Inputs):
         k, device = given.shape[-1], given.device
         if not given.numel() or expert == -1:
             return
+        if expert is not None and not bool(given.any()):
+            return  # Llama-4 gives an expert all tokens, and zeros for those that are not its own
         off: Any = torch.autocast(device.type, enabled=False)
         with torch.inference_mode(False), torch.no_grad(), off:
             x = given.detach().reshape(-1, k).float()

@@ -55,13 +55,19 @@ class Inputs(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore
         if function in PRODUCTS and self._experts:
             name, module = self._experts
+            given, weight = args[:2]
+            if weight.shape[-1:] == (1,):  # transformers' "batched_mm" has columns
+                given, weight = weight.mT, given
             for key in ("gate_up_proj", "down_proj"):
                 stack = getattr(module, key)
-                if args[1].shape == stack.shape:
-                    for expert, given in enumerate(args[0]):
-                        self.see(f"{name}.{key}", expert, given)
-                elif args[1].shape == stack.shape[1:]:
-                    self.see(f"{name}.{key}", _expert(stack, args[1]), args[0])
+                if weight.shape[-2:] != stack.shape[1:]:
+                    continue
+                if weight.shape == stack.shape and _expert(stack, weight) == 0:
+                    for expert, each in enumerate(given):
+                        self.see(f"{name}.{key}", expert, each)
+                else:  # a copy of some experts' weights does not tell whose they are
+                    of_one = weight.dim() == 2
+                    self.see(f"{name}.{key}", _expert(stack, weight) if of_one else -1, given)
         return function(*args, **(kwargs or {}))
 
 

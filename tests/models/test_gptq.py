@@ -8,6 +8,7 @@ from torch import nn
 
 from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, quantize_
 from nvfp4kern.nn.gptq import Compensation, Hessians
+from nvfp4kern.nn.inputs import Inputs
 from nvfp4kern.nn.recipes import quantize_weight
 
 E2M1 = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -226,7 +227,35 @@ def test_hessians_count_all_experts_of_one_product():
     x = torch.randn(3, 5, 32).bfloat16()
     with seen.watching({}, {"e": experts}), torch.no_grad():
         seen._experts = "e", experts
-        torch.bmm(x, experts.down_proj.mT.contiguous())  # square
+        torch.bmm(x, experts.down_proj.mT)  # square
     assert seen.values.keys() == {("e.down_proj", e) for e in range(3)}
     for (_, e), found in seen.values.items():
         torch.testing.assert_close(found, hessian_of(x[e].float()).float(), rtol=1e-5, atol=1e-4)
+
+
+def test_an_expert_that_gets_zeros_alone_saw_no_token():
+    """As Llama-4's do, which get all tokens."""
+    experts, seen = Experts(), Hessians()
+    x = torch.randn(3, 5, 32).bfloat16()
+    x[1] = 0
+    with seen.watching({}, {"e": experts}), torch.no_grad():
+        seen._experts = "e", experts
+        torch.bmm(x, experts.down_proj)
+    assert seen.values.keys() == {("e.down_proj", e) for e in (0, 2)}
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_copies_of_experts_are_counted_for_none(column):
+    """transformers' "batched_mm" has one for each token and expert, as many as experts here."""
+    experts, told = Experts(), []
+
+    class Told(Inputs):
+        def see(self, name, expert, given):
+            told.append((name, expert, given.flatten().tolist()))
+
+    seen, x = Told(), torch.randn(3, 32).bfloat16()
+    with seen.watching({}, {"e": experts}), torch.no_grad():
+        copies = experts.down_proj[torch.tensor([2, 2, 0])]
+        seen._experts = "e", experts
+        torch.bmm(copies, x[..., None]) if column else torch.bmm(x[:, None], copies)
+    assert told == [("e.down_proj", -1, x.flatten().tolist())]
