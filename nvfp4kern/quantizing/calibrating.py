@@ -37,7 +37,9 @@ def calibrated(
         tensor.removesuffix(".weight"): files.tensors[tensor].shape for tensor in found.weights
     }
     products = architecture.inputs_of(shapes)
-    wanted = {(each.name, each.expert) for found in products.values() for each in found}
+    wanted = {
+        (each.name, each.expert): shapes[name][-1] for name, own in products.items() for each in own
+    }
     largest, stored = Largest(), None if hessians is None else Stored(hessians, wanted)
     watchers = [each for each in (largest if static else None, stored) if each is not None]
     run_text(architecture, files.path, text, offload, watchers)
@@ -71,11 +73,19 @@ def scale_of(weight: Weight, products: list["Product"], largest: dict[str, Tenso
 class Stored(Hessians):
     """Hessians that are files in a folder, mapped: memory need not hold them all."""
 
-    def __init__(self, folder: Path, wanted: set[tuple[str, int | None]]) -> None:
+    def __init__(self, folder: Path, wanted: dict[tuple[str, int | None], int]) -> None:
+        """wanted: K by layer, or by the weight of a stack and the expert.
+
+        Raises OSError where the disk has no room for them.
+        """
         super().__init__(self._file)
         self.wanted = wanted
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
+        needed, free = sum(4 * k * k for k in wanted.values()), shutil.disk_usage(folder).free
+        if free < needed:
+            what = f"{needed} bytes are needed for Hessians, {free} are free"
+            raise OSError(f"{folder}: {what}")
         self.folder = folder
         self.names: dict[tuple[str, int | None], str] = {}
 

@@ -97,7 +97,9 @@ def quantize_folder(
 ) -> Summary:
     """Quantises linear weights and stacked experts of a Hugging Face folder, shard by shard.
 
-    Nothing is held but a piece of a tensor and its codes. `target` is absent, or complete, at every
+    Nothing is held but a piece of a tensor and its codes; of stacks that lie across or by turns the
+    matrix of an expert; and with recipe "gptq" the factor of a Hessian, 8 K * K bytes, and while it
+    is made some of its size. `target` is absent, or complete, at every
     moment: the run works in `.NAME.incomplete-quantize` beside it, and renames it in the end. The
     same call continues a run that was killed, and its result has the same bytes.
 
