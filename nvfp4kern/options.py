@@ -37,6 +37,16 @@ def add_device_and_dtype(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def text_of(option: str, path: Path) -> str:
+    """What a file of an option says. Raises ValueError, which names both."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{option}: {error}, expected a file of UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{option}: {path}: {error}, expected a file of UTF-8") from error
+
+
 def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, NVFP4 or not")
     parser.add_argument(

@@ -11,7 +11,7 @@ import transformers
 from .. import results
 from ..checkpoint.report import numberless
 from ..machine import device_in_use, software
-from ..options import exit_status
+from ..options import exit_status, text_of
 from .folders import compare_folders
 from .measures import Comparison, LayerErrors
 
@@ -30,10 +30,7 @@ def compare(arguments: argparse.Namespace) -> None:
         plots.check(arguments.plot)
     for option in ("json", "plot"):
         check_writable(f"--{option}", getattr(arguments, option))
-    try:
-        text = arguments.text.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--text: {error}, expected a file of UTF-8") from error
+    text = text_of("--text", arguments.text)
     device = device_in_use(arguments.device)
     found = compare_folders(
         arguments.reference,

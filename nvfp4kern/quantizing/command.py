@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..checkpoint.report import grouped, in_bytes, numberless
+from ..options import text_of
 from .folder import Progress, Summary, quantize_folder
 
 WORST = 5
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
         if needed != (arguments.calibrate is not None):
             what = "expected with --inputs static or --recipe gptq, and only then"
             raise ValueError(f"--calibrate TEXTFILE: {what}")
-        text = None if arguments.calibrate is None else Path(arguments.calibrate).read_text()
+        given = arguments.calibrate
+        text = None if given is None else text_of("--calibrate", Path(given))
         with shown() as progress:
             made = quantize_folder(
                 arguments.source,

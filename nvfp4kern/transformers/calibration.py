@@ -16,6 +16,8 @@ from .architecture import Architecture
 
 TOKENS, SEQUENCE, BATCH = 1 << 16, 512, 4
 """Tokens of a text that are run at most, tokens of a sequence, and sequences at a time."""
+CHARACTERS = 8
+"""Of a token, more than texts have on average."""
 
 
 def run_text(
@@ -32,7 +34,7 @@ def run_text(
     import accelerate  # noqa: F401, which moves the layers
     from tqdm.auto import tqdm
 
-    batches = list(batches_of(AutoTokenizer.from_pretrained(folder)(text).input_ids))
+    batches = list(batches_of(ids_of(AutoTokenizer.from_pretrained(folder), text)))
     model = getattr(transformers, architecture.name).from_pretrained(
         folder,
         dtype="auto",
@@ -46,6 +48,16 @@ def run_text(
             watching.enter_context(each.watching(*layers_of(model)))
         for batch in tqdm(batches, desc="calibrating"):
             model(input_ids=batch.to(device), use_cache=False)
+
+
+def ids_of(tokenizer: Any, text: str) -> list[int]:
+    """The first tokens, of as much of a text as they need: all of it may be large."""
+    size = CHARACTERS * TOKENS
+    while True:
+        ids: list[int] = tokenizer(text[:size], verbose=False).input_ids
+        if len(ids) > TOKENS or size >= len(text):
+            return ids[:TOKENS]
+        size *= 2
 
 
 def batches_of(ids: list[int]) -> Iterator[Tensor]:

@@ -16,6 +16,7 @@ from nvfp4kern.checkpoint import CheckpointError, Files, inspect, load_checkpoin
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 from nvfp4kern.nn.recipes import global_scale_of, quantize_weight
 from nvfp4kern.quantizing import choice, quantize_folder, weights
+from nvfp4kern.quantizing.calibrating import Stored
 from nvfp4kern.quantizing.command import Lines, lines
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -353,6 +354,44 @@ def test_a_text_that_says_nothing_is_refused(calibrated, tmp_path):
         NVFP4KernConfig(recipe="gptq")
     with pytest.raises(ValueError, match="--calibrate: a text without tokens"):
         quantize_folder(source, tmp_path / "made", input_quant="static", calibrate="")
+
+
+def test_a_disk_without_room_for_hessians_is_known_at_once(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4 * (64 + 16) - 1))
+    wanted = {("a", None): 8, ("b.down_proj", 3): 4}
+    with pytest.raises(OSError, match="320 bytes are needed for Hessians, 319 are free"):
+        Stored(tmp_path / "hessians", wanted)
+
+
+def test_no_more_of_a_text_is_tokenised_than_is_run(monkeypatch):
+    from nvfp4kern.transformers import calibration
+
+    monkeypatch.setattr(calibration, "TOKENS", 10)
+    lengths = []
+
+    class Words:
+        def __call__(self, text, **_):
+            lengths.append(len(text))
+            self.input_ids = [int(word) for word in text.split()]
+            return self
+
+    assert calibration.ids_of(Words(), "1 2 " * 1000) == [1, 2] * 5
+    assert calibration.ids_of(Words(), "3" + " " * 300 + "4") == [3, 4]
+    assert lengths == [80, 80, 160, 302]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_text_that_is_not_utf8_is_named(tmp_path, monkeypatch, capsys, there):
+    file = tmp_path / "text"
+    if there:
+        file.write_bytes(b"caf\xe9")
+    options = ["--recipe", "gptq", "--calibrate", str(file)]
+    monkeypatch.setattr(sys, "argv", ["nvfp4kern", "quantize", "source", "made", *options])
+    assert main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --calibrate: ") and str(file) in said
+    assert said.endswith(", expected a file of UTF-8\n")
 
 
 # --- The command ---
