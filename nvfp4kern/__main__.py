@@ -9,10 +9,12 @@ import importlib.util
 import os
 import sys
 import time
+from typing import get_args
 
 import nvfp4kern
 from nvfp4kern import bench, machine, selftest
 from nvfp4kern.options import add_compare_arguments, add_generate_arguments
+from nvfp4kern.types import Recipe
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
@@ -246,7 +248,7 @@ def add_quantize_arguments(parser):
     parser.add_argument("target", metavar="DST", help="a new folder: absent until it is complete")
     parser.add_argument(
         "--recipe",
-        choices=("amax", "four_six", "mse", "gptq"),
+        choices=get_args(Recipe),
         default="amax",
         help="how scale factors are chosen: four_six and mse are slower, with smaller errors of "
         "weights; gptq has smaller errors of results, and takes the inputs of --calibrate",

@@ -16,6 +16,8 @@ Activation: TypeAlias = Literal[
     "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_oai"
 ]
 GateUp: TypeAlias = Literal["halves", "interleaved"]
+Recipe: TypeAlias = Literal["amax", "four_six", "mse", "gptq"]
+"""How a weight becomes NVFP4, see nvfp4kern.nn.NVFP4Config."""
 Score: TypeAlias = Literal["topk_softmax", "softmax_topk", "sigmoid"]
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 OutDtype: TypeAlias = DtypeName | Any

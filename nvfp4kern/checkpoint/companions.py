@@ -32,7 +32,7 @@ def copy_companions(folder: Path, to: Path) -> None:
         shutil.copyfile(folder / inside, to / inside)
 
 
-def folder_of(model: Any) -> Path | None:
+def folder_it_came_from(model: Any) -> Path | None:
     """Where a model of transformers came from, where that is on this machine."""
     config = getattr(model, "config", None)
     name = getattr(config, "_name_or_path", None)

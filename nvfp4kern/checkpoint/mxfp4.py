@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..layout import NVFP4
+from ..nn.stacks import STACKS
 from .files import Files, Index, Made
 from .plan import Layer, Plan, Source
 from .untrusted import CheckpointError
@@ -17,7 +18,6 @@ LARGEST = 8
 SPAN = 17
 WITHOUT_SIGNS = 0x7777_7777_7777_7777
 SCALES = ("uint8", "float8_e8m0fnu")
-STACKS = ("gate_up_proj", "down_proj")
 E4M3_POWERS = torch.tensor([2.0**e for e in range(LARGEST - SPAN, LARGEST + 1)])
 
 

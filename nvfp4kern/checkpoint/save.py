@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..distributed import Slice
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen, InputQuant
-from .companions import copy_companions, folder_of
+from .companions import copy_companions, folder_it_came_from
 from .configuration import ALGORITHMS, AWQ, SVD, beside, by_modelopt
 from .destinations import ROLES
 from .files import INCOMPLETE, INDEX, SINGLE
@@ -107,7 +107,7 @@ def save_checkpoint(
 
 def _companions(model: nn.Module, tokenizer: Any) -> Callable[[Path], None]:
     """What writes the files that belong to a model beside its weights."""
-    folder = folder_of(model) if tokenizer is None else tokenizer
+    folder = folder_it_came_from(model) if tokenizer is None else tokenizer
     if isinstance(folder, (str, Path)):
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"tokenizer: {folder} is no directory")

@@ -8,7 +8,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..options import CONTEXT, TOKENS
-from ..transformers.opened import folder_of, open_model, open_tokenizer
+from ..transformers.opening import model_folder, open_model, open_tokenizer
 from .measures import Comparison
 from .models import compare_models
 
@@ -34,7 +34,7 @@ def compare_folders(
     Raises ValueError for what is no such folder, a text of less than two tokens, and what
     compare_models refuses, and CheckpointError for files that cannot be loaded.
     """
-    theirs, ours = folder_of("REFERENCE", reference), folder_of("FOLDER", folder)
+    theirs, ours = model_folder("REFERENCE", reference), model_folder("FOLDER", folder)
     if tokens < 2:
         raise ValueError(f"--tokens: {tokens}, expected 2 or more")
     ids = ids_of(theirs, ours, text)[:tokens]

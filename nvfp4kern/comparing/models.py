@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from ..nn import NVFP4Experts, NVFP4Linear, stacks
 from ..nn.linear import is_conv1d, is_linear
+from ..nn.stacks import STACKS
 from .measures import Comparison, LayerErrors, Squares, scored
 
-STACKS = ("gate_up_proj", "down_proj")
 LAYERS = (NVFP4Linear, NVFP4Experts)
 
 

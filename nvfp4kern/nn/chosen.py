@@ -18,6 +18,7 @@ from .experts import NVFP4Experts
 from .frozen import Frozen, InputQuant
 from .linear import is_conv1d, is_linear, sizes_of
 from .replacing import made_by_hooks
+from .stacks import STACKS
 
 HEAD, ROUTER = "<head>", "<router>"
 """Stand among patterns for what no name tells: see NVFP4Config."""
@@ -29,7 +30,7 @@ EXCLUDED = (
 )  # fmt: skip
 ROUTERS = re.compile(r"(Router|Gate|Gating)$")
 """Classes of routers."""
-READ = ("weight", "gate_up_proj", "down_proj")
+READ = ("weight", *STACKS)
 """Attributes of a layer that another module may read instead of calling the layer."""
 Filter = Callable[[nn.Module, str], bool]
 
@@ -80,7 +81,7 @@ def weights_of(module: nn.Module) -> list[Tensor]:
     if isinstance(module, others) or "Norm" in type(module).__name__:
         return []
     named = dict(module.named_parameters(recurse=False))
-    for name in ("gate_up_proj", "down_proj"):
+    for name in STACKS:
         if isinstance(vars(module).get(name), Tensor):  # as pruning leaves it
             named[name] = vars(module)[name]
     return [

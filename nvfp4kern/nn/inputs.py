@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .stacks import STACKS
+
 PRODUCTS = (nn.functional.linear, torch.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 """What experts multiply their weights by."""
 
@@ -58,7 +60,7 @@ class Inputs(TorchFunctionMode):
             given, weight = args[:2]
             if weight.shape[-1:] == (1,):  # transformers' "batched_mm" has columns
                 given, weight = weight.mT, given
-            for key in ("gate_up_proj", "down_proj"):
+            for key in STACKS:
                 stack = getattr(module, key)
                 if weight.shape[-2:] != stack.shape[1:]:
                     continue

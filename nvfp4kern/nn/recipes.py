@@ -1,17 +1,17 @@
 """How a weight becomes NVFP4: the choice of its global scale and of its scale factors."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from .. import torch as nk
 from ..layout import NVFP4, SF_VEC
+from ..types import Recipe
 from .frozen import E4M3, choice
 
-Recipe: TypeAlias = Literal["amax", "four_six", "mse", "gptq"]
-RECIPES = ("amax", "four_six", "mse", "gptq")
+RECIPES = get_args(Recipe)
 
 CODE_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MOST, SMALLEST = 448.0, 2.0**-9

@@ -12,6 +12,8 @@ from ..layout import SF_VEC
 from ..types import Activation
 from .replacing import made_by_hooks
 
+STACKS = ("gate_up_proj", "down_proj")
+"""A stack's weights, by their names in modules and files."""
 ACTIVATIONS = {
     "silu": functional.silu,
     "gelu": functional.gelu,
@@ -28,12 +30,12 @@ SORTED = ("Llama4TextExperts",)
 
 def why_not(module: nn.Module) -> str | None:
     """Why a module is no stack of experts that NVFP4Experts computes, or None."""
-    weights = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
+    weights = [getattr(module, name, None) for name in STACKS]
     if not all(isinstance(w, Tensor) and w.dim() == 3 for w in weights):
         if isinstance(getattr(module, "up_proj", None), Tensor):
             return "has an up_proj and no gate"
         return "has no gate_up_proj [E, 2 I, H] and down_proj [E, H, I]"
-    made = made_by_hooks(module, "gate_up_proj", "down_proj")
+    made = made_by_hooks(module, *STACKS)
     if made:
         return f"has a {made} that is no parameter"
     for name, expected in {"has_gate": True, "has_post_expert_norm": False}.items():

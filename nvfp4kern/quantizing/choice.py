@@ -14,6 +14,7 @@ from ..checkpoint.files import Files, TensorInfo
 from ..checkpoint.plan import EMBEDDINGS, FLOATS, SHARDS
 from ..checkpoint.save import roles_of
 from ..layout import SF_VEC
+from ..nn.stacks import STACKS
 
 __all__ = ["Choice", "Weight", "choose"]
 
@@ -21,7 +22,6 @@ TABLES = (*EMBEDDINGS, "relative_attention_bias", "shared")
 """Parts of names of what is no linear layer."""
 TRANSPOSED = ("c_attn", "c_proj", "c_fc", "q_attn")
 """Layers of GPT-2 and its like, [K, N]; others have them, too, but only the model tells."""
-STACKS = ("gate_up_proj", "down_proj")
 
 
 @dataclass(frozen=True)

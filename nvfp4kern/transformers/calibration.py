@@ -45,7 +45,7 @@ def run_text(
     device = model.get_input_embeddings().weight.device
     with ExitStack() as watching, torch.no_grad():
         for each in watchers:
-            watching.enter_context(each.watching(*layers_of(model)))
+            watching.enter_context(each.watching(*watched_of(model)))
         for batch in tqdm(batches, desc="calibrating"):
             model(input_ids=batch.to(device), use_cache=False)
 
@@ -84,7 +84,7 @@ def places(model: nn.Module, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, home
 
 
-def layers_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+def watched_of(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
     """Linear layers and stacks of experts, by name."""
     modules = dict(model.named_modules())
     linears = {name: module for name, module in modules.items() if is_linear(module)}

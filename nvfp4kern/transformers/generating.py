@@ -17,7 +17,7 @@ from .. import torch as nk
 from ..machine import cpu_in_use, device_in_use, in_words
 from ..nn import NVFP4Linear
 from ..options import exit_status
-from .opened import folder_of, layers_of, open_model, open_tokenizer
+from .opening import model_folder, nvfp4_layers, open_model, open_tokenizer
 
 WARM = 3
 """New tokens before the clock runs: by then kernels are loaded for the prompt and for one token."""
@@ -36,7 +36,7 @@ def generate(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--max-new-tokens: {arguments.max_new_tokens}, expected 1 or more")
     if arguments.temperature is not None and not 0 < arguments.temperature < float("inf"):
         raise ValueError(f"--temperature: {arguments.temperature}, expected a number above 0")
-    folder = folder_of("FOLDER", arguments.folder)
+    folder = model_folder("FOLDER", arguments.folder)
     device = device_in_use(arguments.device)
     tokenizer = open_tokenizer(folder)
     prompt = prompt_of(tokenizer, arguments.prompt, arguments.raw)
@@ -144,7 +144,7 @@ def facts(
     """What it ran on, and what it took."""
     cpu = in_words(cpu_in_use(torch.empty(1, 1, dtype=torch.uint8)))
     found = {"device": cpu if device == "cpu" else torch.cuda.get_device_name()}
-    layers = layers_of(model)
+    layers = nvfp4_layers(model)
     found["backend"] = "torch alone: the folder has no NVFP4 layers"
     if layers:
         found["backend"] = f"{backend_of(next(iter(layers.values())))}, {len(layers)} NVFP4 layers"

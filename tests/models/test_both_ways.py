@@ -24,7 +24,7 @@ from nvfp4kern.checkpoint import (  # noqa: E402
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
 from nvfp4kern.quantizing import quantize_folder, weights  # noqa: E402
-from nvfp4kern.transformers.calibration import Largest, layers_of  # noqa: E402
+from nvfp4kern.transformers.calibration import Largest, watched_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet")
 OTHERS = ("compressed-tensors", "quark", "mxfp4")
@@ -302,7 +302,7 @@ def test_calibration_sees_what_stacks_that_lie_across_get(name, sizes):
         pytest.skip(f"this transformers has no stack in {name}")
     experts.register_forward_pre_hook(lambda _, given: seen.update(given=given[0]))
     found = Largest()
-    with found.watching(*layers_of(model)), torch.no_grad():
+    with found.watching(*watched_of(model)), torch.no_grad():
         model(input_ids=PROMPT)
     assert found.values[f"{path}.gate_up_proj"] <= seen["given"].abs().amax()
     assert 0 < found.values[f"{path}.gate_up_proj"] and 0 < found.values[f"{path}.down_proj"]

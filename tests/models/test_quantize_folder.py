@@ -314,7 +314,7 @@ def test_gptq_takes_the_inputs_of_a_text(calibrated, tmp_path, architecture, mon
         source, dtype=torch.bfloat16, experts_implementation="eager"
     ).eval()
     seen = Hessians()
-    with seen.watching(*calibration.layers_of(model)), torch.no_grad():
+    with seen.watching(*calibration.watched_of(model)), torch.no_grad():
         for batch in calibration.batches_of([i % 2 for i in range(40)]):
             model(batch, use_cache=False)
     alone, without = 0, []

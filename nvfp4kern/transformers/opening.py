@@ -15,7 +15,7 @@ from ..nn.frozen import Frozen
 from .config import CONFIGS, METHODS, NVFP4KernConfig, take_over
 
 
-def folder_of(name: str, path: str | Path) -> Path:
+def model_folder(name: str, path: str | Path) -> Path:
     """Raises ValueError where a path is no folder of a model: transformers would ask its hub."""
     folder = Path(path)
     if not (folder / "config.json").is_file():
@@ -69,6 +69,6 @@ def open_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def layers_of(model: torch.nn.Module) -> dict[str, Frozen]:
+def nvfp4_layers(model: torch.nn.Module) -> dict[str, Frozen]:
     """The NVFP4 layers, by name."""
     return {name: each for name, each in model.named_modules() if isinstance(each, Frozen)}
