@@ -25,7 +25,7 @@ class NVFP4MoE(Frozen):
         DeepSeek-V3 has it. It takes part in the choice of experts, not in their weights.
     shared_experts: a module [.., H] -> [.., H] whose result is added in float32, before the sum is
         rounded to x's dtype.
-    input_quant: see NVFP4Experts.
+    input_quant, activation, limit, activation_scale: see NVFP4Experts.
     """
 
     EXACT = ("correction_bias",)
@@ -47,6 +47,7 @@ class NVFP4MoE(Frozen):
         input_quant: InputQuant = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        **gating: Any,
     ) -> None:
         super().__init__()
         self.gate = nn.Linear(hidden_size, num_experts, bias=False, device=device, dtype=dtype)
@@ -57,7 +58,12 @@ class NVFP4MoE(Frozen):
                 num_experts, dtype=torch.float32, device=device
             )
         self.experts = NVFP4Experts(
-            hidden_size, intermediate_size, num_experts, input_quant=input_quant, device=device
+            hidden_size,
+            intermediate_size,
+            num_experts,
+            input_quant=input_quant,
+            device=device,
+            **gating,
         )
         self.shared_experts = shared_experts
         self.top_k = top_k

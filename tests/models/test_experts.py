@@ -242,6 +242,14 @@ def test_shared_experts_are_added_before_rounding():
     assert (grads[0] - grads[1]).norm() <= 0.01 * grads[1].norm()
 
 
+def test_a_mixture_hands_its_gate_to_its_experts():
+    gating = {"activation": "swiglu_oai", "limit": 7.0, "activation_scale": 1.5}
+    moe = NVFP4MoE(64, 48, 8, 3, dtype=torch.bfloat16, **gating)
+    assert moe.experts.gating == gating
+    with pytest.raises(ValueError, match="^activation: 'tanh'"):
+        NVFP4MoE(64, 48, 8, 3, activation="tanh")
+
+
 def test_weights_of_any_floating_point_dtype():
     experts, x = experts_of(None), activations(7, 64)
     ids, weights = routed(7, 5, 3)
