@@ -35,13 +35,13 @@ class Reader:
         """(first row in the layer, rows): each is valid until the next."""
         step = max(elements // weight.columns, 1)
         expert, first = weight.index or (None, 0)
-        spread = expert is not None and weight.tensor in self.files.made
+        spread = weight.tensor in self.files.made
         needed = 0 if spread else min(step, weight.rows) * weight.columns * 4
         if len(self._buffer) < needed:
             self._buffer = bytearray(needed)
         for at in range(0, weight.rows, step):
             rows = slice(first + at, first + min(at + step, weight.rows))
-            if spread:
+            if expert is not None and spread:
                 yield at, self._matrix(weight.tensor, expert)[rows]
             else:
                 index = (rows,) if expert is None else (expert, rows)
