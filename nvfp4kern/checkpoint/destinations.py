@@ -12,6 +12,7 @@ from ..distributed import ColumnParallel
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.linear import is_linear as computes_linear
 from ..nn.linear import sizes_of
+from ..nn.stacks import STACKS
 from .plan import Layer
 from .untrusted import CheckpointError
 
@@ -33,9 +34,7 @@ RENAMED = ((".block_sparse_moe.", ".mlp."),)
 """Parts of names: the files', the model's."""
 
 STACKED_SCALES = tuple(
-    f"{stack}_input_scale{part}"
-    for stack in ("gate_up_proj", "down_proj")
-    for part in ("", "_inverse")
+    f"{stack}_input_scale{part}" for stack in STACKS for part in ("", "_inverse")
 )
 
 KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -151,7 +150,7 @@ def _unstacked(
     modules: Mapping[str, nn.Module], parent: str, leaf: str, shape: tuple[int, ...]
 ) -> list[Destination]:
     """A stack of experts, for a model's stack or for its single experts."""
-    if leaf not in ("gate_up_proj", "down_proj"):
+    if leaf not in STACKS:
         return []
     experts, size = shape[0], shape[1]
     roles = ("gate_proj", "up_proj") if leaf == "gate_up_proj" else ("down_proj",)
