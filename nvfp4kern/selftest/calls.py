@@ -167,7 +167,6 @@ def contiguous_dual_of_bfloats_by_rows(rng, m, n, k):
     rows = from_numpy(rng.integers(0, 3 * m, 7 * m, np.int32))
     options = {"offsets": offsets_of(rng, 4, 7 * m), "rows": rows, "alpha": 2.0**-6}
     options |= {"activation": "relu", "out_dtype": "float32"}
-    options["bias"] = integers(rng, "float32", 4, 2 * n)
     args = [integers(rng, "bfloat16", 3 * m, k), b, None, sfb]
     return nvfp4kern.grouped_dual_gemm, args, options
 
