@@ -175,6 +175,7 @@ from .types import (
     Layouts,
     OutDtype,
     Scalar,
+    ScaleRecipe,
     Score,
     Tensor,
 )

@@ -49,6 +49,7 @@ bound = Kind("PY_FLOAT_OR_NONE", "float | None", "float? {0}")  # None is infini
 flag = Kind("PY_BOOL", "bool", "bool {0}")
 activation = Kind("PY_WORD", "Activation", "str {0}", words="activation")
 gate_up = Kind("PY_WORD", "GateUp", "str {0}", words="gate_up")
+recipe = Kind("PY_WORD", "ScaleRecipe", "str {0}", words="recipe")
 score = Kind("PY_WORD", "Score", "str {0}", words="score")
 layout = Kind("PY_LAYOUT", "Layout", "str {0}")
 layouts = Kind("PY_LAYOUTS", "Layouts", **PAIR)
@@ -76,6 +77,7 @@ TYPES = runpy.run_path(str(Path(__file__).parents[1] / "nvfp4kern" / "types.py")
 WORDS = {
     "activation": (get_args(TYPES["Activation"]), ""),
     "score": (get_args(TYPES["Score"]), ""),
+    "recipe": (get_args(TYPES["ScaleRecipe"]), "RECIPE_"),
     "gate_up": (get_args(TYPES["GateUp"]), "GATE_UP_"),
 }
 """Of a kind of words: them, and how C's names of them begin."""

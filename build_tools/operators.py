@@ -35,6 +35,7 @@ from operator_kinds import (
     own_flag,
     own_outs,
     q_layout,
+    recipe,
     scalar,
     scalar_or_none,
     scales,
@@ -73,11 +74,11 @@ Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferE
     registered=[
         Registered(
             "quantize",
-            "x up global_scale scale_layout offsets global_scale_inverse smallest_scale",
+            "x up global_scale scale_layout offsets global_scale_inverse smallest_scale recipe",
             ("data", "scales"), "data_dtype",
         ),
         Registered(
-            "quantize_amax", "x up scale_layout offsets smallest_scale",
+            "quantize_amax", "x up scale_layout offsets smallest_scale recipe",
             ("data", "scales", "global_scale"), "data_dtype", {"global_scale": "amax"},
         ),
     ],
@@ -85,7 +86,7 @@ Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferE
 def quantize(
     x: tensor, *, up: optional = None,
     global_scale: Kind("PY_OWN", 'Scalar | Literal["amax"] | None', **SCALAR) = None,
-    global_scale_inverse: inverse = None, smallest_scale: number = 0.0,
+    global_scale_inverse: inverse = None, smallest_scale: number = 0.0, recipe: recipe = "amax",
     scale_layout: layout = "linear", offsets: optional = None,
     out: own_outs = None, data_dtype: codes_dtype = None,
 ):  # fmt: skip
@@ -103,6 +104,9 @@ def quantize(
         global_scale that is given beside it, which changes no byte, or 1 / S.
     smallest_scale: what scale factors below it become. 2**-9, the smallest of E4M3 and ModelOpt's, keeps what such
         blocks have above 2^-11 * global_scale; torchao's is 2**-6. A number from 2**-9 to 448, or 0 for none.
+    recipe: how scale factors are chosen. 'amax': a block's largest magnitude becomes 6. 'four_six': it becomes 6 or 4,
+        whichever leaves the smaller squared error (Cook et al., arXiv:2512.02010); with global_scale='amax' that is
+        max|x| / 1536 then. 'four_six' takes no up and no global_scale_inverse.
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.

@@ -10,11 +10,12 @@
 #define NK_HD static inline
 #endif
 
-#define NK_SF_VEC 16        /* elements that share one scale factor */
-#define NK_E2M1_MAX 6.0f    /* largest code */
-#define NK_E4M3_MAX 448.0f  /* largest scale factor */
-#define NK_E4M3_NAN 0x7F    /* a NaN scale factor, which poisons its outputs; bit 7 of a scale byte is ignored */
-#define NK_SF_ATOM_ROWS 128 /* an atom of the blocked layout holds 128 rows x 4 scale factors in 512 bytes */
+#define NK_SF_VEC 16            /* elements that share one scale factor */
+#define NK_E2M1_MAX 6.0f        /* largest code */
+#define NK_E4M3_MAX 448.0f      /* largest scale factor */
+#define NK_FOUR_SIX_MAX 1536.0f /* 6 * 256: where the largest magnitude becomes 4, 256 becomes 384 */
+#define NK_E4M3_NAN 0x7F        /* a NaN scale factor, which poisons its outputs; bit 7 of a scale byte is ignored */
+#define NK_SF_ATOM_ROWS 128     /* an atom of the blocked layout holds 128 rows x 4 scale factors in 512 bytes */
 #define NK_SF_ATOM_COLS 4
 #define NK_SF_ATOM_BYTES 512
 

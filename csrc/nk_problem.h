@@ -185,6 +185,7 @@ typedef struct nk_quantize_problem {
     nk_alpha global_scale;
     float *amax_out;      /* not NULL: the global scale is computed from x and written here */
     float smallest_scale; /* scale factors below it become it; +0 for none */
+    nk_recipe recipe;     /* NK_RECIPE_FOUR_SIX: neither `up` nor global_scale.inverse */
     uint8_t *codes;
     int64_t codes_row_stride, codes_batch_stride;
     uint8_t *sf;

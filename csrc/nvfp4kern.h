@@ -301,7 +301,10 @@ nk_status nk_combine(const nk_combine_args *args, nk_exec *exec);
  * (linear [..,M,K/16], or blocked [..,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
  * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). Where
  * `inverse`, global_scale is S, the inverse of s2. With `offsets` (int32 [G+1], blocked, x [M,K]) the scales of each
- * expert start at an atom of their own. Scales below `smallest_scale`, 0 or from 2^-9 to 448, become it. */
+ * expert start at an atom of their own. Scales below `smallest_scale`, 0 or from 2^-9 to 448, become it.
+ * NK_RECIPE_FOUR_SIX makes the largest magnitude of a block 6 or 4, whichever leaves the smaller squared error; `amax`
+ * is then amax(x)/1536. It takes no `up` and no `inverse`. */
+typedef enum nk_recipe { NK_RECIPE_AMAX, NK_RECIPE_FOUR_SIX } nk_recipe;
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     const nk_tensor *up; /* of x's shape and dtype, or NULL */
@@ -309,6 +312,7 @@ typedef struct nk_quantize_args {
     bool inverse;
     bool amax;
     float smallest_scale;
+    nk_recipe recipe;
     nk_sf_layout layout;
     const nk_tensor *offsets;
     const nk_tensor *codes, *scales, *amax_out;

@@ -15,6 +15,7 @@ from .types import (
     Layouts,
     OutDtype,
     Scalar,
+    ScaleRecipe,
     Score,
     Tensor,
 )
@@ -32,7 +33,7 @@ class BackendError(RuntimeError):
 def quantize(
     x: _A, *, up: Tensor | None = None, global_scale: Scalar | Literal["amax"] | None = None,
     global_scale_inverse: Scalar | None = None, smallest_scale: float = 0.0,
-    scale_layout: Layout = "linear", offsets: Tensor | None = None,
+    recipe: ScaleRecipe = "amax", scale_layout: Layout = "linear", offsets: Tensor | None = None,
     out: Sequence[_A | None] | None = None, data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]:
     """Quantise to NVFP4: x ~ code * scale factor * global scale. Returns NVFP4(data, scales, global_scale).
@@ -49,6 +50,9 @@ def quantize(
         global_scale that is given beside it, which changes no byte, or 1 / S.
     smallest_scale: what scale factors below it become. 2**-9, the smallest of E4M3 and ModelOpt's, keeps what such
         blocks have above 2^-11 * global_scale; torchao's is 2**-6. A number from 2**-9 to 448, or 0 for none.
+    recipe: how scale factors are chosen. 'amax': a block's largest magnitude becomes 6. 'four_six': it becomes 6 or 4,
+        whichever leaves the smaller squared error (Cook et al., arXiv:2512.02010); with global_scale='amax' that is
+        max|x| / 1536 then. 'four_six' takes no up and no global_scale_inverse.
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.

@@ -156,6 +156,7 @@ ROWS = {
                 "quantize",
                 "quantize_amax",
                 "quantize_gated",
+                "quantize_four_six",
                 "quantize_by_expert",
                 "dequantize",
                 "to_blocked",

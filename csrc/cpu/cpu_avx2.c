@@ -22,6 +22,7 @@ OPERATION vf vf_load(const float *from) { return _mm256_loadu_ps(from); }
 OPERATION void vf_store(float *to, vf x) { _mm256_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
+OPERATION vf vf_sub(vf x, vf y) { return _mm256_sub_ps(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return _mm256_div_ps(x, y); }
 OPERATION vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); } /* y where x or y is NaN */
 OPERATION vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); } /* y where x or y is NaN */
@@ -50,6 +51,10 @@ OPERATION vi vi_of_bytes(const uint8_t *from) { return _mm256_cvtepu8_epi32(_mm_
 
 typedef __m256i vmask;
 OPERATION vmask vi_less(vi x, vi y) { return _mm256_cmpgt_epi32(y, x); }
+OPERATION vmask vf_less(vf x, vf y)
+{
+    return _mm256_castps_si256(_mm256_cmp_ps(x, y, _CMP_LT_OQ));
+} /* false where one is NaN */
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(mask)); }
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm256_blendv_epi8(no, yes, mask); }
@@ -97,6 +102,22 @@ OPERATION vi vi_largest_of_blocks(vi x[8], bool pairs)
         x[i] = vi_larger(_mm256_unpacklo_epi32(x[i], x[2 + i]), _mm256_unpackhi_epi32(x[i], x[2 + i]), pairs);
     }
     return vi_larger(_mm256_unpacklo_epi32(x[0], x[1]), _mm256_unpackhi_epi32(x[0], x[1]), pairs);
+}
+
+/* The same for sums: word k of a block is added to word k + 4, then k to k + 2 and k to k + 1. */
+OPERATION vf vf_sums_of_blocks(const vf x[8])
+{
+    vf y[4], z[2];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        y[i] = vf_add(_mm256_permute2f128_ps(x[i], x[4 + i], 0x20), _mm256_permute2f128_ps(x[i], x[4 + i], 0x31));
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+    {
+        __m256d even = _mm256_castps_pd(y[2 * i]), odd = _mm256_castps_pd(y[2 * i + 1]);
+        z[i] = vf_add(_mm256_castpd_ps(_mm256_unpacklo_pd(even, odd)), _mm256_castpd_ps(_mm256_unpackhi_pd(even, odd)));
+    }
+    return vf_add(_mm256_shuffle_ps(z[0], z[1], 0x88), _mm256_shuffle_ps(z[0], z[1], 0xDD));
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds. */

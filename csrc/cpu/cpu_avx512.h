@@ -22,6 +22,7 @@ OPERATION vf vf_load(const float *from) { return _mm512_loadu_ps(from); }
 OPERATION void vf_store(float *to, vf x) { _mm512_storeu_ps(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
+OPERATION vf vf_sub(vf x, vf y) { return _mm512_sub_ps(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return _mm512_div_ps(x, y); }
 OPERATION vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); } /* y where x or y is NaN */
 OPERATION vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); } /* y where x or y is NaN */
@@ -45,6 +46,7 @@ OPERATION vi vi_of_bytes(const uint8_t *from) { return _mm512_cvtepu8_epi32(_mm_
 
 typedef __mmask16 vmask;
 OPERATION vmask vi_less(vi x, vi y) { return _mm512_cmplt_epi32_mask(x, y); }
+OPERATION vmask vf_less(vf x, vf y) { return _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ); } /* false where one is NaN */
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return _mm512_mask_blend_ps(mask, no, yes); }
 
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return _mm512_mask_blend_epi32(mask, no, yes); }
@@ -95,6 +97,24 @@ OPERATION vi vi_largest_of_blocks(vi x[8], bool pairs)
     } /* word j of each quarter: of x[i + j] */
     vi all = vi_larger(_mm512_shuffle_i32x4(x[0], x[4], 0x88), _mm512_shuffle_i32x4(x[0], x[4], 0xDD), pairs);
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), all);
+}
+
+/* The same for sums: word k of a block is added to word k + 4, then k to k + 2 and k to k + 1. */
+OPERATION vf vf_sums_of_blocks(const vf x[8])
+{
+    vf y[4], z[2];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    { /* quarter q: of block 4 i + q */
+        y[i] = vf_add(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
+                      _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xDD));
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+    {
+        __m512d even = _mm512_castps_pd(y[2 * i]), odd = _mm512_castps_pd(y[2 * i + 1]);
+        z[i] = vf_add(_mm512_castpd_ps(_mm512_unpacklo_pd(even, odd)), _mm512_castpd_ps(_mm512_unpackhi_pd(even, odd)));
+    }
+    vf all = vf_add(_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xDD));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all);
 }
 
 /* The factors of the blocks that a vector of 16-bit pairs holds. */

@@ -22,6 +22,7 @@ OPERATION vf vf_load(const float *from) { return vld1q_f32(from); }
 OPERATION void vf_store(float *to, vf x) { vst1q_f32(to, x); }
 OPERATION vf vf_mul(vf x, vf y) { return vmulq_f32(x, y); }
 OPERATION vf vf_add(vf x, vf y) { return vaddq_f32(x, y); }
+OPERATION vf vf_sub(vf x, vf y) { return vsubq_f32(x, y); }
 OPERATION vf vf_div(vf x, vf y) { return vdivq_f32(x, y); }
 OPERATION vf vf_min(vf x, vf y) { return vminnmq_f32(x, y); } /* the number where the other is NaN */
 OPERATION vf vf_max(vf x, vf y) { return vmaxnmq_f32(x, y); } /* the number where the other is NaN */
@@ -73,6 +74,7 @@ OPERATION vi vi_madd_i16(vi x, vi y)
 
 typedef uint32x4_t vmask;
 OPERATION vmask vi_less(vi x, vi y) { return vcltq_s32(x, y); }
+OPERATION vmask vf_less(vf x, vf y) { return vcltq_f32(x, y); } /* false where one is NaN */
 OPERATION bool vmask_any(vmask mask) { return vmaxvq_u32(mask) != 0; }
 OPERATION vf vf_select(vmask mask, vf yes, vf no) { return vbslq_f32(mask, yes, no); }
 OPERATION vi vi_select(vmask mask, vi yes, vi no) { return vbslq_s32(mask, yes, no); }
@@ -112,6 +114,19 @@ OPERATION vi vi_largest_of_blocks(vi x[8], bool pairs)
         x[i] = vi_larger(vuzp1q_s32(x[2 * i], x[2 * i + 1]), vuzp2q_s32(x[2 * i], x[2 * i + 1]), pairs);
     }
     return vi_larger(vuzp1q_s32(x[0], x[1]), vuzp2q_s32(x[0], x[1]), pairs);
+}
+
+/* The same for sums: word k of a block is added to word k + 4, then k to k + 2 and k to k + 1. */
+OPERATION vf vf_sums_of_blocks(const vf x[8])
+{
+    vf y[4], z[2];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) y[i] = vf_add(x[2 * i], x[2 * i + 1]);
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+    {
+        float64x2_t even = vreinterpretq_f64_f32(y[2 * i]), odd = vreinterpretq_f64_f32(y[2 * i + 1]);
+        z[i] = vf_add(vreinterpretq_f32_f64(vzip1q_f64(even, odd)), vreinterpretq_f32_f64(vzip2q_f64(even, odd)));
+    }
+    return vf_add(vuzp1q_f32(z[0], z[1]), vuzp2q_f32(z[0], z[1]));
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds half of. */

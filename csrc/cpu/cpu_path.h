@@ -33,6 +33,7 @@ typedef struct cpu_encoder {
     float to_sf;     /* fl(S * fl(1/6)) */
     float inverse_s; /* fl(1/S) */
     float smallest;  /* scale factor, or +0 */
+    float s2;        /* recipe four_six alone */
 } cpu_encoder;
 
 typedef struct cpu_path {
@@ -64,10 +65,13 @@ typedef struct cpu_path {
     /* Rows of whole blocks of 16 elements.
      *   finite_amax   the largest finite magnitude, or 0
      *   encode        codes and scale factors
+     *   encode_four_six  the same by the recipe four_six, for a valid encoder
      *   decode        e2m1 * sf * s2; sf must be readable up to a multiple of 16 bytes */
     float (*finite_amax)(const uint8_t *from, nk_dtype dtype, int64_t count);
     void (*encode)(const cpu_encoder *encoder, const uint8_t *from, nk_dtype dtype, int64_t blocks, uint8_t *codes,
                    uint8_t *sf);
+    void (*encode_four_six)(const cpu_encoder *encoder, const uint8_t *from, nk_dtype dtype, int64_t blocks,
+                            uint8_t *codes, uint8_t *sf);
     void (*decode)(const uint8_t *codes, const uint8_t *sf, float s2, int64_t blocks, float *values);
 } cpu_path;
 

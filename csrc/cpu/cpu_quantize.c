@@ -3,6 +3,7 @@
  * the largest |x| of a block of 16:
  *   sf   = e4m3_rne(min(max(fl(a * fl(S * fl(1/6))), smallest_scale), 448))
  *   code = e2m1_rne(fl(x * min(fl(1 / fl(sf * fl(1/S))), FLT_MAX)))
+ * The recipe four_six is written in cpu_scalar.c.
  * The order of these fp32 operations is the contract: every backend writes the same bytes. */
 #include "cpu_backend.h"
 
@@ -39,6 +40,13 @@ static float scale_of(const nk_alpha *global_scale)
 }
 
 cpu_encoder cpu_encoder_of(const nk_alpha *global_scale) { return encoder_of_scale(scale_of(global_scale)); }
+
+/* Once the global scale is known. */
+static cpu_encoder four_six_encoder(const nk_quantize_problem *p)
+{
+    const float s2 = p->amax_out ? *p->amax_out : cpu_alpha_at(&p->global_scale, 0);
+    return (cpu_encoder){.valid = s2 > 0 && s2 <= FLT_MAX, .s2 = s2};
+}
 
 /* Loads elements k .. k + count - 1 of a row, and prefetches those that follow. */
 static void load_elements(const quantization *q, const uint8_t *row, int64_t k, int64_t count,
@@ -111,6 +119,11 @@ static nk_status encode_global_scale(quantization *q, const nk_exec *exec, int64
     if (!p->amax_out) return NK_OK;
     NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
     float amax = nk_float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
+    if (p->recipe == NK_RECIPE_FOUR_SIX) {
+        const float s2 = amax / NK_FOUR_SIX_MAX;
+        *p->amax_out = s2 > 0 ? s2 : 1.0f;
+        return NK_OK;
+    }
     *p->amax_out = amax > 0 ? fmaxf(amax / full, 1.0f / FLT_MAX) : 1.0f; /* 1/S where S is FLT_MAX */
     *s = amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
     return NK_OK;
@@ -158,13 +171,17 @@ static void quantize_rows(void *context, int64_t job)
     const nk_quantize_problem *p = q->problem;
     float values[L1_ELEMENTS];
     uint8_t sf[IN_PLACE / NK_SF_VEC];
+    /* An encoder that is not valid makes the same bytes by any recipe. */
+    const bool four_six = p->recipe == NK_RECIPE_FOUR_SIX && q->encoder.valid;
+    void (*encode)(const cpu_encoder *, const uint8_t *, nk_dtype, int64_t, uint8_t *, uint8_t *) =
+        four_six ? q->path->encode_four_six : q->path->encode;
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
         uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
         elements x;
         for (int64_t k = 0; k < p->k; k += x.count) {
             x = next_elements(q, i, k, values);
-            q->path->encode(&q->encoder, x.from, x.dtype, x.count / NK_SF_VEC, codes + k / 2, sf);
+            encode(&q->encoder, x.from, x.dtype, x.count / NK_SF_VEC, codes + k / 2, sf);
             store_sf(p, sf, l, row, k / NK_SF_VEC, x.count / NK_SF_VEC);
         }
     }
@@ -176,7 +193,7 @@ nk_status cpu_quantize(const nk_quantize_problem *p, cpu_means means, const nk_e
     quantization q = {.problem = p, .path = means.path, .rows = rows};
     float s;
     NK_TRY(encode_global_scale(&q, exec, jobs, means.threads, &s));
-    q.encoder = encoder_of_scale(s);
+    q.encoder = p->recipe == NK_RECIPE_FOUR_SIX ? four_six_encoder(p) : encoder_of_scale(s);
     q.encoder.smallest = p->smallest_scale;
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
     for (int64_t l = 0; p->layout == NK_SF_BLOCKED && padded && l < p->l; l++)

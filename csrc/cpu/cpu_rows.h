@@ -193,6 +193,7 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
 /* The row functions of a path: these, and its own finite_amax_row, encode_row and decode_row. */
 #define CPU_ROWS                                                                                          \
     .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .activate = activate_row, \
-    .exp = exp_row, .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row, .decode = decode_row
+    .exp = exp_row, .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row,         \
+    .encode_four_six = encode_four_six_row, .decode = decode_row
 
 #endif

@@ -66,6 +66,63 @@ static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype
     }
 }
 
+/* The squared error, by halves as vectors add it. */
+static float error_of_block(const float x[NK_SF_VEC], const uint8_t codes[NK_SF_VEC / 2], float step)
+{
+    float sums[NK_SF_VEC / 2];
+    for (int k = 0; k < NK_SF_VEC / 2; k++) {
+        float even = E2M1[codes[k] & 7] * step - fabsf(x[2 * k]);
+        float odd = E2M1[codes[k] >> 4 & 7] * step - fabsf(x[2 * k + 1]);
+        sums[k] = even * even + odd * odd;
+    }
+    for (int apart = NK_SF_VEC / 4; apart > 0; apart /= 2) {
+        for (int k = 0; k < apart; k++)
+            sums[k] += sums[k + apart];
+    }
+    return sums[0];
+}
+
+/* Codes and scale factor by which the largest magnitude, a, becomes `target`. */
+static uint8_t encode_to(const cpu_encoder *e, float target, float a, const float x[NK_SF_VEC],
+                         uint8_t codes[NK_SF_VEC / 2], float *error)
+{
+    uint8_t sf = cpu_e4m3_of_float(fminf(fmaxf(a / fminf(target * e->s2, FLT_MAX), e->smallest), NK_E4M3_MAX));
+    float step = fminf(cpu_e4m3_to_float(sf) * e->s2, FLT_MAX);
+    memset(codes, 0, NK_SF_VEC / 2);
+    for (int i = 0; step > 0 && i < NK_SF_VEC; i++) {
+        uint8_t code = e2m1_of_float(x[i] / step);
+        codes[i / 2] |= (uint8_t)(i % 2 ? code << 4 : code);
+    }
+    *error = error_of_block(x, codes, step);
+    return sf;
+}
+
+static void encode_four_six_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks,
+                                uint8_t *codes, uint8_t *sf)
+{
+    float x[NK_SF_VEC];
+    for (int64_t b = 0; b < blocks; b++, codes += NK_SF_VEC / 2) {
+        float amax = 0, error6, error4;
+        bool poisoned = false;
+        uint8_t codes4[NK_SF_VEC / 2];
+        load_row(from + b * NK_SF_VEC * float_bytes(dtype), dtype, NK_SF_VEC, x);
+        for (int i = 0; i < NK_SF_VEC; i++) {
+            poisoned = poisoned || isnan(x[i]);
+            amax = fmaxf(amax, fabsf(x[i]));
+        }
+        sf[b] = encode_to(e, 6, amax, x, codes, &error6);
+        uint8_t sf4 = encode_to(e, 4, amax, x, codes4, &error4);
+        if (error4 < error6) { /* false where one is NaN */
+            sf[b] = sf4;
+            memcpy(codes, codes4, sizeof codes4);
+        }
+        if (poisoned) {
+            sf[b] = NK_E4M3_NAN;
+            memset(codes, 0, NK_SF_VEC / 2);
+        }
+    }
+}
+
 static void decode_row(const uint8_t *codes, const uint8_t *sf, float s2, int64_t blocks, float *values)
 {
     for (int64_t b = 0; b < blocks; b++) {

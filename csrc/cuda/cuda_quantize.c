@@ -15,13 +15,13 @@ static uint64_t address_bits(const uint8_t *data, int64_t row_stride, int64_t ba
     return (uint64_t)(uintptr_t)data | (uint64_t)row_stride | (uint64_t)batch_stride;
 }
 
-static cuda_kernel *quantize_kernel(cuda_kernel *const of[][3][2], const nk_quantize_problem *p)
+static cuda_kernel *quantize_kernel(cuda_kernel *const of[3][2], const nk_quantize_problem *p)
 {
     uint64_t in = address_bits(p->x, p->x_row_stride, p->x_batch_stride);
     if (p->up) in |= address_bits(p->up, p->up_row_stride, p->up_batch_stride);
     bool wide = in % 16 == 0 && address_bits(p->codes, p->codes_row_stride, p->codes_batch_stride) % 8 == 0;
     int dtype = p->x_dtype == NK_F16 ? 0 : p->x_dtype == NK_BF16 ? 1 : 2;
-    return of[p->up ? 1 : 0][dtype][wide ? WIDE : NARROW];
+    return of[dtype][wide ? WIDE : NARROW];
 }
 
 static bool same_strides(const nk_quantize_problem *p)
@@ -105,8 +105,9 @@ nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_k
     quantize_choice *c = choice;
     const cuda_quantize_params *q = &c->params;
     NK_TRY(quantize_params(p, &c->params));
-    c->kernel = quantize_kernel(kernels->encode, p);
-    c->amax_kernel = q->maxima_count > 0 ? quantize_kernel(kernels->amax, p) : NULL;
+    const int gated = p->up ? 1 : 0;
+    c->kernel = quantize_kernel(kernels->encode[p->recipe == NK_RECIPE_FOUR_SIX ? 2 : gated], p);
+    c->amax_kernel = q->maxima_count > 0 ? quantize_kernel(kernels->amax[gated], p) : NULL;
     c->experts_kernel = kernels->experts;
     plan->kernel = c->kernel->name;
     plan->why = p->amax_out ? "x is read twice, first for its largest value" : "x is read once, at memory speed";

@@ -5,9 +5,9 @@
 #include "backend.h"
 #include "cuda_launch.h"
 
-/* [whether there is `up`][dtype of x][whether every address is aligned], see quantize.cuh */
+/* [0, 1: whether there is `up`; 2: recipe four_six][dtype of x][whether every address is aligned], see quantize.cuh */
 typedef struct cuda_quantize_kernels {
-    cuda_kernel *experts, *encode[2][3][2], *amax[2][3][2];
+    cuda_kernel *experts, *encode[3][3][2], *amax[2][3][2];
 } cuda_quantize_kernels;
 
 /* [dtype of the output], see dequantize.cuh */
@@ -27,7 +27,8 @@ typedef struct cuda_relayout_kernels {
 #define CUDA_QUANTIZE_KERNELS(row)                                                                            \
     {                                                                                                         \
         .experts = &row##_quantize_experts,                                                                   \
-        .encode = {CUDA_QUANTIZE_TABLE(row##_quantize_), CUDA_QUANTIZE_TABLE(row##_quantize_gated_)},         \
+        .encode = {CUDA_QUANTIZE_TABLE(row##_quantize_), CUDA_QUANTIZE_TABLE(row##_quantize_gated_),          \
+                   CUDA_QUANTIZE_TABLE(row##_quantize_four_six_)},                                            \
         .amax = {CUDA_QUANTIZE_TABLE(row##_quantize_amax_), CUDA_QUANTIZE_TABLE(row##_quantize_amax_gated_)}, \
     }
 #define CUDA_DEQUANTIZE_KERNELS(row)                                                      \

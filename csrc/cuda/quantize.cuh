@@ -1,4 +1,5 @@
-/* Codes and scale bytes of x, or of silu(x) * up in the gated kernels: the formula is in quantize_encode.cuh.
+/* Codes and scale bytes of x, or of silu(x) * up in the gated kernels: the formula is in quantize_encode.cuh, that of
+ * the recipe four_six in quantize_four_six.cuh.
  *
  * Launches: ROW_quantize_amax_*   with "amax": each CTA writes its largest finite magnitude to the workspace
  *           ROW_quantize_experts   with experts: writes which rows of x every atom row of the scale factors holds
@@ -22,7 +23,7 @@
 #define NK_QUANTIZE_CUH
 
 #include "expert.cuh"
-#include "quantize_encode.cuh"
+#include "quantize_four_six.cuh"
 #include "quantize_params.h"
 #include "sf_layout.cuh"
 
@@ -187,19 +188,63 @@ __device__ inline void find_atom_rows(const nk_quantize_problem &p, const cuda_q
 /* Codes and scale factors                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* S of the contract, which all threads of a CTA compute together. */
-__device__ inline float encode_scale(const nk_quantize_problem &p, const cuda_quantize_params &q)
+/* The largest of all maxima, which all threads of a CTA find together. */
+__device__ inline float largest_maximum(const cuda_quantize_params &q)
 {
-    if (!p.amax_out) return encode_scale_of(p.global_scale);
     uint32_t bits = 0;
 #pragma unroll 4
     for (int i = threadIdx.x; i < q.maxima_count; i += CUDA_TILE_THREADS)
         bits = max(bits, q.maxima[i]);
-    const float amax = __uint_as_float(max_of_cta<CUDA_TILE_THREADS>(bits)), full = NK_E2M1_MAX * NK_E4M3_MAX;
+    return __uint_as_float(max_of_cta<CUDA_TILE_THREADS>(bits));
+}
+
+/* S of the contract. */
+__device__ inline float encode_scale(const nk_quantize_problem &p, const cuda_quantize_params &q)
+{
+    if (!p.amax_out) return encode_scale_of(p.global_scale);
+    const float amax = largest_maximum(q), full = NK_E2M1_MAX * NK_E4M3_MAX;
     if (blockIdx.x == 0 && threadIdx.x == 0) /* 1/S where S is FLT_MAX */
         *p.amax_out = amax > 0 ? fmaxf(__fdiv_rn(amax, full), 1 / FLT_MAX) : 1.0f;
     return amax > 0 ? fminf(__fdiv_rn(full, amax), FLT_MAX) : 1.0f;
 }
+
+/* s2 of the recipe four_six. */
+__device__ inline float four_six_scale(const nk_quantize_problem &p, const cuda_quantize_params &q)
+{
+    if (!p.amax_out) return alpha_at(p.global_scale, 0);
+    const float s2 = __fdiv_rn(largest_maximum(q), NK_FOUR_SIX_MAX), given = s2 > 0 ? s2 : 1.0f;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *p.amax_out = given;
+    return given;
+}
+
+struct amax_recipe {
+    encoder e;
+
+    __device__ amax_recipe(const nk_quantize_problem &p, const cuda_quantize_params &q)
+        : e(encoder_of(encode_scale(p, q)))
+    {
+    }
+
+    template <typename CONVERT, nk_dtype DTYPE>
+    __device__ uint32_t encode(float smallest_scale, const block<DTYPE> &x, uint32_t codes[2]) const
+    {
+        return encode_block<CONVERT>(e, smallest_scale, x, codes);
+    }
+};
+
+struct four_six_recipe {
+    float s2;
+
+    __device__ four_six_recipe(const nk_quantize_problem &p, const cuda_quantize_params &q) : s2(four_six_scale(p, q))
+    {
+    }
+
+    template <typename CONVERT, nk_dtype DTYPE>
+    __device__ uint32_t encode(float smallest_scale, const block<DTYPE> &x, uint32_t codes[2]) const
+    {
+        return encode_four_six<CONVERT>(s2, smallest_scale, x, codes);
+    }
+};
 
 /* The rows of one tile. */
 typedef struct tile_rows {
@@ -328,16 +373,16 @@ __device__ inline void fetch_block(column_cursor &s, int row, quantize_input<DTY
     s.up += s.up_step;
 }
 
-template <typename CONVERT, nk_dtype DTYPE, bool WIDE, bool GATED>
-__device__ inline void write_block(const nk_quantize_problem &p, const encoder &e, column_cursor &s, int row,
+template <typename CONVERT, nk_dtype DTYPE, bool WIDE, bool GATED, typename RECIPE>
+__device__ inline void write_block(const nk_quantize_problem &p, const RECIPE &recipe, column_cursor &s, int row,
                                    const quantize_input<DTYPE> &in)
 {
     uint32_t codes[2], sf = 0;
     if (is_present(s, row)) {
         if constexpr (GATED)
-            sf = encode_block<CONVERT>(e, p.smallest_scale, gated_block(in.x, in.up), codes);
+            sf = recipe.template encode<CONVERT>(p.smallest_scale, gated_block(in.x, in.up), codes);
         else
-            sf = encode_block<CONVERT>(e, p.smallest_scale, in.x, codes);
+            sf = recipe.template encode<CONVERT>(p.smallest_scale, in.x, codes);
         store_codes<WIDE>(s.codes, codes);
     }
     const uint32_t in_atom = (uint32_t)(s.sf_row + row);
@@ -347,7 +392,7 @@ __device__ inline void write_block(const nk_quantize_problem &p, const encoder &
     s.sf += s.sf_step;
 }
 
-template <typename CONVERT, nk_dtype DTYPE, bool WIDE, bool GATED>
+template <typename CONVERT, nk_dtype DTYPE, bool WIDE, bool GATED, typename RECIPE>
 __device__ inline void quantize(const nk_quantize_problem &p, const cuda_quantize_params &q)
 {
     constexpr int AHEAD = GATED || DTYPE == NK_F32 ? 1 : 2; /* a thread's other registers hold the block it encodes */
@@ -357,11 +402,11 @@ __device__ inline void quantize(const nk_quantize_problem &p, const cuda_quantiz
     for (int i = 0; i < AHEAD; i++)
         fetch_block<DTYPE, WIDE, GATED>(s, s.row + i * s.apart, in[i]);
     find_outputs(p, q, s);
-    const encoder e = encoder_of(encode_scale(p, q));
+    const RECIPE recipe(p, q);
     for (int row = s.row; row < s.end;) {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            write_block<CONVERT, DTYPE, WIDE, GATED>(p, e, s, row, in[i]);
+            write_block<CONVERT, DTYPE, WIDE, GATED>(p, recipe, s, row, in[i]);
             fetch_block<DTYPE, WIDE, GATED>(s, row + AHEAD * s.apart, in[i]);
             row += s.apart;
         }
@@ -369,23 +414,28 @@ __device__ inline void quantize(const nk_quantize_problem &p, const cuda_quantiz
 }
 
 /* All kernels of a row whose instructions CONVERT is, see quantize_encode.cuh. */
+#define QUANTIZE_ENCODER(row, CONVERT, name, DTYPE, WIDE, GATED, RECIPE)                               \
+    extern "C" __global__ void __launch_bounds__(CUDA_TILE_THREADS) row##_quantize_##name(             \
+        const __grid_constant__ nk_quantize_problem p, const __grid_constant__ cuda_quantize_params q) \
+    {                                                                                                  \
+        quantize<CONVERT, DTYPE, WIDE, GATED, RECIPE>(p, q);                                           \
+    }
+
 #define QUANTIZE_KERNEL(row, CONVERT, name, DTYPE, WIDE, GATED)                                        \
     extern "C" __global__ void __launch_bounds__(CUDA_AMAX_THREADS) row##_quantize_amax_##name(        \
         const __grid_constant__ nk_quantize_problem p, const __grid_constant__ cuda_quantize_params q) \
     {                                                                                                  \
         amax_of<DTYPE, WIDE, GATED>(p, q);                                                             \
     }                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(CUDA_TILE_THREADS) row##_quantize_##name(             \
-        const __grid_constant__ nk_quantize_problem p, const __grid_constant__ cuda_quantize_params q) \
-    {                                                                                                  \
-        quantize<CONVERT, DTYPE, WIDE, GATED>(p, q);                                                   \
-    }
+    QUANTIZE_ENCODER(row, CONVERT, name, DTYPE, WIDE, GATED, amax_recipe)
 
-#define QUANTIZE_OF(row, CONVERT, name, DTYPE)                        \
-    QUANTIZE_KERNEL(row, CONVERT, name, DTYPE, true, false)           \
-    QUANTIZE_KERNEL(row, CONVERT, name##_narrow, DTYPE, false, false) \
-    QUANTIZE_KERNEL(row, CONVERT, gated_##name, DTYPE, true, true)    \
-    QUANTIZE_KERNEL(row, CONVERT, gated_##name##_narrow, DTYPE, false, true)
+#define QUANTIZE_OF(row, CONVERT, name, DTYPE)                                           \
+    QUANTIZE_KERNEL(row, CONVERT, name, DTYPE, true, false)                              \
+    QUANTIZE_KERNEL(row, CONVERT, name##_narrow, DTYPE, false, false)                    \
+    QUANTIZE_KERNEL(row, CONVERT, gated_##name, DTYPE, true, true)                       \
+    QUANTIZE_KERNEL(row, CONVERT, gated_##name##_narrow, DTYPE, false, true)             \
+    QUANTIZE_ENCODER(row, CONVERT, four_six_##name, DTYPE, true, false, four_six_recipe) \
+    QUANTIZE_ENCODER(row, CONVERT, four_six_##name##_narrow, DTYPE, false, false, four_six_recipe)
 
 #define QUANTIZE_KERNELS(row, CONVERT)                                                                 \
     extern "C" __global__ void __launch_bounds__(CUDA_EXPERT_THREADS) row##_quantize_experts(          \

@@ -68,6 +68,11 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
     NK_CHECK(smallest == 0 || (smallest >= LEAST_E4M3 && smallest <= NK_E4M3_MAX), NK_VALUE_ERROR,
              "smallest_scale: %g, expected 0 or a number from 2^-9 to 448", (double)smallest);
     p->smallest_scale = smallest > 0 ? smallest : 0; /* not -0, which some conversions keep */
+    p->recipe = args->recipe;
+    if (args->recipe == NK_RECIPE_FOUR_SIX) {
+        NK_CHECK_AT(!args->up, NK_VALUE_ERROR, args->up, "given, expected None with recipe='four_six'");
+        NK_CHECK(!args->inverse, NK_VALUE_ERROR, "global_scale_inverse: given, expected None with recipe='four_six'");
+    }
     NK_CHECK(!args->amax || !args->inverse, NK_VALUE_ERROR,
              "global_scale_inverse: given, expected None with global_scale='amax'");
     NK_TRY(nk_check_alpha(&args->global_scale, 1, first, &p->global_scale));

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import torch as nk
 from ..layout import NVFP4, SF_VEC
-from ..types import Recipe
+from ..types import Recipe, ScaleRecipe
 from .frozen import E4M3, choice
 
 RECIPES = get_args(Recipe)
@@ -16,8 +16,6 @@ RECIPES = get_args(Recipe)
 CODE_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MOST, SMALLEST = 448.0, 2.0**-9
 """Scale factors, in E4M3. Without a smallest, blocks of small weights would vanish."""
-FOUR_SIX_MOST = 256.0
-"""The largest scale factor where a block's largest code is 6: with 4 it becomes 384."""
 MSE_MOST = (448, 384, 320, 256)
 """What the largest scale factor of a weight becomes, by the global scales that "mse" tries."""
 MSE_STEPS = (0, 1, -1, 2, -2, 3, -3, 4, 5, 6)
@@ -55,16 +53,17 @@ def quantize_weight(
     weight = weight.detach()
     if not weight.is_meta and not bool(torch.isfinite(weight).all()):
         raise ValueError("weight: has NaN or infinities, expected finite values")
-    if recipe == "amax":
+    if recipe in ("amax", "four_six"):
         scale: Any = "amax" if global_scale is None else global_scale
         options: dict[str, Any] = {"global_scale": scale, "smallest_scale": SMALLEST}
+        options["recipe"] = recipe
         q = nk.quantize(weight.contiguous(), data_dtype=torch.uint8, **options)
         return q._replace(global_scale=torch.as_tensor(q.global_scale).reshape(()))
     if global_scale is None:
         global_scale = global_scale_of(weight.abs().amax(), recipe, [weight])
     if compensation is not None:
         return compensation(weight, global_scale)
-    return (_four_six if recipe == "four_six" else _mse)(weight, global_scale)
+    return _mse(weight, global_scale)
 
 
 def global_scale_of(largest: Tensor, recipe: Recipe, pieces: Iterable[Tensor] = ()) -> Tensor:
@@ -84,33 +83,9 @@ def global_scale_of(largest: Tensor, recipe: Recipe, pieces: Iterable[Tensor] = 
                     error = best_scales(blocks / scales[i])[1]
                     errors[i] += error.sum(dtype=torch.float64) * factor**2
         return scales.take(errors.argmin())
-    if recipe == "amax":
-        block = largest.float().expand(1, SF_VEC).contiguous()
-        return nk.quantize(block, global_scale="amax").global_scale.reshape(())
-    scale = largest.float() / (CODE_VALUES[-1] * FOUR_SIX_MOST)
-    return torch.where(scale > 0, scale, 1.0)
-
-
-def _four_six(weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:
-    blocks = weight.float().unflatten(-1, (-1, SF_VEC))
-    largest = blocks.abs().amax(-1, keepdim=True)
-    best: tuple[Tensor, Tensor, Tensor] | None = None
-    for target in (6.0, 4.0):
-        scales = (largest / (target * global_scale)).clamp(SMALLEST, MOST).to(E4M3)
-        step = scales.float() * global_scale
-        codes = nearest_codes(torch.where(step > 0, blocks / step, 0.0))
-        values = code_values(codes) * step
-        error = (values - blocks).square().sum(-1, keepdim=True)
-        if best is None:
-            best = codes, scales, error
-        else:
-            better = error < best[2]
-            stored = torch.where(better, scales.view(torch.uint8), best[1].view(torch.uint8))
-            best = torch.where(better, codes, best[0]), stored.view(E4M3), error
-    codes, scales, _ = best
-    codes = codes.flatten(-2)
-    packed = codes[..., ::2] | codes[..., 1::2] << 4
-    return NVFP4(packed, scales.squeeze(-1), global_scale, "linear")
+    by: ScaleRecipe = "amax" if recipe == "amax" else "four_six"
+    block = largest.float().expand(1, SF_VEC).contiguous()
+    return nk.quantize(block, global_scale="amax", recipe=by).global_scale.reshape(())
 
 
 def _mse(weight: Tensor, global_scale: Tensor) -> NVFP4[Tensor]:

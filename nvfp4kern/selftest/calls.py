@@ -258,6 +258,11 @@ def quantize_gated(rng, m, n, k):
     return nvfp4kern.quantize, [x], {"up": up, "global_scale": "amax"}
 
 
+def quantize_four_six(rng, m, n, k):
+    x = from_numpy(data.halves(rng, "bfloat16", 7 * m, k)).bfloat16()
+    return nvfp4kern.quantize, [x], {"global_scale": "amax", "recipe": "four_six"}
+
+
 def quantize_by_expert(rng, m, n, k):
     x = from_numpy(data.halves(rng, "float32", 7 * m, k))
     return (
@@ -291,7 +296,7 @@ OPERATORS = {
         contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_dual,
         contiguous_dual_of_bfloats_by_rows, contiguous_dual_quantized, route, route_sigmoid,
         route_dense, route_of_floats, route_of_logits, sort_by_expert, combine,
-        combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_by_expert,
-        dequantize, to_blocked, from_blocked,
+        combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_four_six,
+        quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip

@@ -16,7 +16,7 @@ from .. import _C
 from .._C import BackendError, backends, explain, warmup
 from ..arrays import tell_torch
 from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
-from ..types import Activation, GateUp, Layout, Layouts, Score
+from ..types import Activation, GateUp, Layout, Layouts, ScaleRecipe, Score
 from ..whole import apart, weights
 from ..whole import linear as _linear
 from . import generated, ops
@@ -284,6 +284,7 @@ def quantize(
     global_scale: Scalar | Literal["amax"] | None = None,
     global_scale_inverse: Scalar | None = None,
     smallest_scale: float = 0.0,
+    recipe: ScaleRecipe = "amax",
     scale_layout: Layout = "linear",
     offsets: Tensor | None = None,
     out: Sequence[Tensor] | None = None,
@@ -294,11 +295,11 @@ def quantize(
     if isinstance(global_scale, str):
         if global_scale_inverse is not None:
             raise ValueError("global_scale_inverse: given, expected None with global_scale='amax'")
-        args = (x, up, scale_layout, offsets, float(smallest_scale))
+        args = (x, up, scale_layout, offsets, float(smallest_scale), recipe)
         return _quantize_amax(args, global_scale, out, dtype, known)
     scale = number(1.0 if global_scale is None else global_scale, "global_scale")
     inverse = number_or_none(global_scale_inverse, "global_scale_inverse")
-    args = (x, up, *scale, scale_layout, offsets, *inverse, float(smallest_scale))
+    args = (x, up, *scale, scale_layout, offsets, *inverse, float(smallest_scale), recipe)
     global_scale = scale_of(global_scale, global_scale_inverse)
     if out is None:
         return NVFP4(*_OPS.quantize.default(*args, dtype), global_scale, known)

@@ -78,24 +78,24 @@ def combine(
 
 def _quantize(
     x, up=None, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", offsets=None,
-    global_scale_inverse=None, global_scale_inverse_tensor=None, smallest_scale=0.0,
+    global_scale_inverse=None, global_scale_inverse_tensor=None, smallest_scale=0.0, recipe="amax",
     data_dtype=None, *, out=None,
 ):
     return _C.quantize(
         x, up=up, global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
-        smallest_scale=smallest_scale, scale_layout=scale_layout, offsets=offsets, out=out,
-        data_dtype=data_dtype,
+        smallest_scale=smallest_scale, recipe=recipe, scale_layout=scale_layout, offsets=offsets,
+        out=out, data_dtype=data_dtype,
     )[:2]
 
 
 def _quantize_amax(
-    x, up=None, scale_layout="linear", offsets=None, smallest_scale=0.0, data_dtype=None, *,
-    out=None,
+    x, up=None, scale_layout="linear", offsets=None, smallest_scale=0.0, recipe="amax",
+    data_dtype=None, *, out=None,
 ):
     return _C.quantize(
-        x, up=up, global_scale="amax", smallest_scale=smallest_scale, scale_layout=scale_layout,
-        offsets=offsets, out=out, data_dtype=data_dtype,
+        x, up=up, global_scale="amax", smallest_scale=smallest_scale, recipe=recipe,
+        scale_layout=scale_layout, offsets=offsets, out=out, data_dtype=data_dtype,
     )[:3]
 
 
@@ -220,12 +220,12 @@ REGISTERED = {
     "quantize": (
         '''Tensor x, Tensor? up=None, float global_scale=1.0, Tensor? global_scale_tensor=None, str
         scale_layout="linear", Tensor? offsets=None, float? global_scale_inverse=None, Tensor?
-        global_scale_inverse_tensor=None, float smallest_scale=0.0''',
+        global_scale_inverse_tensor=None, float smallest_scale=0.0, str recipe="amax"''',
         ("data", "scales"), _quantize, "data_dtype",
     ),
     "quantize_amax": (
         '''Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None, float
-        smallest_scale=0.0''',
+        smallest_scale=0.0, str recipe="amax"''',
         ("data", "scales", "global_scale"), _quantize_amax, "data_dtype",
     ),
     "dequantize": (
