@@ -250,8 +250,8 @@ def add_quantize_arguments(parser):
         "--recipe",
         choices=get_args(Recipe),
         default="amax",
-        help="how scale factors are chosen: four_six and mse are slower, with smaller errors of "
-        "weights; gptq has smaller errors of results, and takes the inputs of --calibrate",
+        help="how scale factors are chosen: four_six and mse have smaller errors of weights, and "
+        "mse is slow; gptq has smaller errors of results, and takes the inputs of --calibrate",
     )
     parser.add_argument(
         "--exclude",

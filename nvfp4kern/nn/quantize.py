@@ -29,7 +29,7 @@ class NVFP4Config:
 
     input_quant: None for W4A16. For W4A4 "dynamic" or, for linear layers alone, "amax": see
         NVFP4Linear.
-    recipe: "amax", or one that is slower and has a smaller error: by "four_six" the largest
+    recipe: "amax", or one that takes longer and has a smaller error: by "four_six" the largest
         magnitude of a block becomes code 6 or code 4, whichever is better; "mse" searches the
         global scale and each block's scale factor for the smallest squared error; "gptq" makes up
         for errors by other columns, and needs quantize_'s `calibrate`.

@@ -12,8 +12,8 @@ from ..nn.gptq import Compensation
 from ..nn.recipes import Recipe, global_scale_of, quantize_weight
 from .choice import Weight
 
-ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 18, "mse": 1 << 18, "gptq": 1 << 22}
-"""Of a piece. Recipe "four_six" takes about 60 bytes for each, and "gptq" goes through columns,
+ELEMENTS = {"amax": 1 << 20, "four_six": 1 << 20, "mse": 1 << 18, "gptq": 1 << 22}
+"""Of a piece. Recipe "mse" holds several arrays of its size, and "gptq" goes through columns,
 whose steps cost the same for few rows."""
 
 
