@@ -26,7 +26,7 @@ SURVIVORS = {
         "nk_quantize, which the binding calls next, makes the same checks; the number of outputs "
         "is not set where one fails, so that only chance tells whether any are allocated before"
     ),
-    "op_quantize.c, check: check (8 of 9)": "x's own sizes have passed, and its codes are fewer",
+    "op_quantize.c, check: check (10 of 11)": "x's own sizes have passed, and its codes are fewer",
     "op_quantize.c, nk_check_scales_out: check (1 of 3)": (
         "only a dry run has no scales here: the binding hands over an output wherever a call runs"
     ),
