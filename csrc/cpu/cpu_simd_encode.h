@@ -294,13 +294,10 @@ OPERATION void encode_bundles_four_six(const cpu_encoder *e, const uint8_t *from
                                        uint8_t *codes, uint8_t *sf)
 {
     int64_t bytes = NK_SF_VEC * float_bytes(dtype);
-    for (; blocks >= LANES; blocks -= LANES) {
+    for (; blocks >= LANES; blocks -= LANES, from += LANES * bytes, codes += BUNDLE / 2, sf += LANES) {
         for (int64_t i = 0; i < LANES * bytes; i += 64)
             PREFETCH(from + ENCODE_AHEAD + i);
         encode_bundle_four_six(e, from, dtype, codes, sf);
-        from += LANES * bytes;
-        codes += BUNDLE / 2;
-        sf += LANES;
     }
     if (blocks == 0) return;
     uint8_t rest[BUNDLE * sizeof(float)] = {0}, rest_codes[BUNDLE / 2], rest_sf[LANES];
