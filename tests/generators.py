@@ -22,6 +22,17 @@ def rng_of(*seed):
     return np.random.default_rng(seed)
 
 
+def every_half(dtype):
+    """All 2^16 of float16 or bfloat16 as float32 [96, 2048], among neighbours and among any
+    others, so that blocks have every scale factor."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    order = np.concatenate([bits, rng_of(6).permutation(bits), bits ^ 0x8000 * (bits & 1)])
+    wide = order.view(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        wide = (order.astype(np.uint32) << 16).view(np.float32)
+    return wide.reshape(96, 2048)
+
+
 # --- NumPy arrays to torch tensors and back ---
 
 

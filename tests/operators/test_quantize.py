@@ -10,6 +10,7 @@ from generators import (
     Guarded,
     assert_ok,
     codes,
+    every_half,
     floats,
     hostile,
     layout_of,
@@ -213,13 +214,7 @@ def test_amax_of_nothing_finite(device, bad):
 @pytest.mark.parametrize("scale", (None, "amax", 1e-45, 2.0**-127, 0.37, 1e10, 3.4028235e38))
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_every_half(device, dtype, scale):
-    """All 2^16, among neighbours and among any others, so that blocks have every scale factor."""
-    bits = np.arange(1 << 16, dtype=np.uint16)
-    order = np.concatenate([bits, rng_of(6).permutation(bits), bits ^ 0x8000 * (bits & 1)])
-    wide = order.view(np.float16).astype(np.float32)
-    if dtype == "bfloat16":
-        wide = (order.astype(np.uint32) << 16).view(np.float32)
-    x = wide.reshape(96, 2048)
+    x = every_half(dtype)
     check_bytes(nvfp4kern.quantize(floats(x, dtype, device), global_scale=scale), x, scale)
 
 
