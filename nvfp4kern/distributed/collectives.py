@@ -80,8 +80,8 @@ def agree(agreed: set[str], x: Tensor, world: int, group: Group, **values: Any) 
         agreed.add(own)
 
 
-def refuse_gradients(**inputs: Tensor) -> None:
+def refuse_gradients(**inputs: Tensor | None) -> None:
     for name, value in inputs.items():
-        if wants_gradient(value) or has_tangent(value):
+        if value is not None and (wants_gradient(value) or has_tangent(value)):
             reason = "wants a gradient, or has a tangent; layers across ranks are for inference"
             raise NotImplementedError(f"{name}: {reason}")

@@ -183,12 +183,10 @@ class ExpertParallel(Slice, NVFP4Experts):
         residual: Tensor | None = None,
     ) -> Tensor:
         """forward of x [T, H]. With tokens="same" it uses the permutation, that of all experts."""
-        biases = {
-            name: bias
-            for name in ("gate_up_proj_bias", "down_proj_bias")
-            if (bias := getattr(self, name)) is not None
-        }
-        refuse_gradients(x=x, top_k_weights=weights, **biases)
+        refuse_gradients(
+            x=x, top_k_weights=weights,
+            gate_up_proj_bias=self.gate_up_proj_bias, down_proj_bias=self.down_proj_bias,
+        )  # fmt: skip
         if self.tokens == "own":
             summed = self._own(x, ids, weights)
         else:
