@@ -173,12 +173,12 @@ template <int KIND, int COUNT> struct warp_mma {
 template <int KIND, int COUNT, int ACCESS, bool EXPERTS>
 __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_experts *experts)
 {
-    const sm90_gemv_scheduler &s = p.scheduler;
-    const int warps = blockDim.x >> 5, tokens = COUNT == ONE ? 1 : s.tokens;
-    work_tile_info w = initial_work_tile_info<ACCESS, TALL, 1>(p);
     constexpr bool COPIED = KIND != CODES && ACCESS != NARROW;
     constexpr bool EARLY_OUTPUT = KIND != CODES; /* with codes it would make the loop longer */
     constexpr bool CONVERTED = KIND == BF16 && COUNT == ONE && COPIED;
+    const sm90_gemv_scheduler &s = p.scheduler;
+    const int warps = blockDim.x >> 5, tokens = COUNT == ONE ? 1 : s.tokens;
+    work_tile_info w = initial_work_tile_info<ACCESS, TALL, 1>(p);
     const int per_token = w.k_steps * (KIND == CODES ? SM90_GEMV_CHUNKS : SM90_GEMV_WORDS);
     const uint32_t pipeline = pipeline_of_warp();
     chunk_of_token at = first_chunk_of_thread(per_token, tokens);
@@ -186,7 +186,6 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
     token_chunk batch[TOKEN_BATCH];
     fp16_conversion as_fp16 = {false, 1, 1};
     if (COPIED) init_token_barriers(tokens);
-    if (CONVERTED) init_fp16_conversion();
     cursor_init(w, ahead);
     if (EXPERTS) {
         griddepcontrol_wait();
@@ -216,7 +215,7 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
     float *partials =
         (float *)((uint8_t *)smem + sm90_gemv_tokens_at(false, warps) + tokens * (int)sm90_gemv_token_bytes(s.k_steps));
     clear_partials(s, tokens, partials);
-    if (threadIdx.x < sizeof(sm90_gemv_head::zeros) / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x < offsetof(sm90_gemv_head, inbox_full) / 16) smem[threadIdx.x] = make_uint4(0, 0, 0, 0);
     if (COPIED) {
         __syncthreads(); /* token_full is initialised */
         if constexpr (!CONVERTED) {

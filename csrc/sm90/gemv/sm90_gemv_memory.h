@@ -12,11 +12,11 @@
 /* Each mbarrier completes one phase, parity 0. The kernels say who arrives. Stages follow, at the start of a line. */
 typedef struct sm90_gemv_head {
     uint8_t zeros[64]; /* read by lanes whose values are zero */
+    uint32_t largest, largest_complement, padding[2]; /* begin as zeros, see fp16_conversion_of_token() */
     uint64_t inbox_full;
     uint64_t token_full[SM90_GEMV_MAX_TOKENS];
     uint32_t parameter_touch; /* see prepare_epilogue(); nothing reads it */
     int32_t expert, token;    /* see find_expert_of_cta() */
-    uint32_t largest, least;  /* see fp16_conversion_of_token() */
 } __attribute__((aligned(128))) sm90_gemv_head;
 
 /* Eight rows of a step of W. A stage of a warp's pipeline has one or two. m8_chunk_at() says where a chunk of a row

@@ -192,15 +192,6 @@ typedef struct fp16_conversion {
 
 enum { BF16_MAGNITUDE = 0x7FFF, BF16_INFINITY = 0x7F80, BF16_EXPONENT_SHIFT = 7 };
 
-/* A barrier of the CTA must follow before fp16_conversion_of_token(). */
-__device__ inline void init_fp16_conversion()
-{
-    if (threadIdx.x == 0) {
-        smem_head().largest = 0;
-        smem_head().least = ~0u;
-    }
-}
-
 /* Of the token in shared memory, by all threads. Let F and f be the largest and the least exponent. Times 2^(142 - F)
  * all elements are below 65504, and the last bit of each is a multiple of 2^(8 + f - F); the last bit of fp16 is 2^-24.
  */
@@ -222,11 +213,11 @@ __device__ inline fp16_conversion fp16_conversion_of_token(const sm90_gemv_sched
     least = __reduce_min_sync(~0u, least);
     if ((threadIdx.x & 31) == 0) {
         atomicMax(&smem_head().largest, largest);
-        atomicMin(&smem_head().least, least);
+        atomicMax(&smem_head().largest_complement, ~least);
     }
     __syncthreads();
     const int most = smem_head().largest >> BF16_EXPONENT_SHIFT,
-              fewest = (smem_head().least + 1) >> BF16_EXPONENT_SHIFT;
+              fewest = (~smem_head().largest_complement + 1) >> BF16_EXPONENT_SHIFT;
     if (most < 16 || smem_head().largest >= BF16_INFINITY || most - fewest > 32) return {false, 1, 1};
     return {true, __uint_as_float((142 - most + 127) << 23), __uint_as_float((most - 142 + 127) << 23)};
 }
