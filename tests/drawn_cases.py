@@ -20,6 +20,8 @@ KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
 UPS_WITHIN_ATOMS = Needs(ups_within_atoms=True)
+NATURAL_K = dict.fromkeys(("n128", "n256"), Needs(k_multiple=64))
+"""Tiles of sm90/gemm that take 16-bit tokens as they lie, and what they want."""
 DUAL_GEMV = {
     f"{count} dual {layout}": (range(1, 2) if count == "one" else range(2, 9), layout)
     for count in ("one", "few")
@@ -132,6 +134,7 @@ class Case(NamedTuple):
     def kinds(self):
         """Of tokens; those of 16-bit weights, of gemvs and of routers are what is multiplied."""
         as_they_are = self.family in ("sm90/kind_f16", "sm90/gemv") or self.operator == "route"
+        as_they_are |= self.tile in NATURAL_K
         return KINDS[self.multiplies][-1 if as_they_are else 0 :]
 
     @property
@@ -140,7 +143,7 @@ class Case(NamedTuple):
         if self.family == "sm90/gemv":
             return FEW_ROWS, ALIGNED if self.operator in DUAL_GEMV else UPS_WITHIN_ATOMS
         if self.row != "sm100":
-            return self.traits["tile_m"], UPS_WITHIN_ATOMS
+            return self.traits["tile_m"], NATURAL_K.get(self.tile, UPS_WITHIN_ATOMS)
         more_k = self.traits["tile_k"] * (self.traits["split_k"] - 1)
         codes = self.multiplies == "codes"
         gathered = codes and self.operator in ("rows", "gated")  # tokens of whole 16 bytes

@@ -12,6 +12,7 @@ static nk_gemm_problem gemm_of(const model_problem *p)
                              .n = p->n,
                              .k = p->k,
                              .a.dtype = p->wide ? NK_F16 : NK_E2M1X2,
+                             .a.row_stride = p->wide ? 2 * p->k : p->k / 2,
                              .b.dtype = NK_E2M1X2,
                              .b.sf_layout = p->blocked ? NK_SF_BLOCKED : NK_SF_LINEAR};
 }

@@ -84,6 +84,7 @@ typedef struct gemm_config {
     int32_t ctas_per_mma; /* 2: a pair of CTAs issues one MMA (cta_group::2) */
     int32_t multicast;    /* pairs of a cluster that share the operand on the MMA's N */
     int32_t ctas_per_sm;  /* that registers allow */
+    bool natural_k;       /* sm90: tokens stay in their own order of K */
 } gemm_config;
 
 /* Tiles of m rows: of experts as many as any offsets can need, since each with tokens may have one that is not full. */

@@ -3,16 +3,15 @@
 #include "sm90_gemm_family.h"
 
 static const gemm_config configs[SM90_GEMM_TILE_COUNT] = {
-#define CONFIG(name, m, n, consumer_groups, ctas, pipeline_stages, steps, early) \
-    [SM90_GEMM_##name] = {.tile_m = m,                                           \
-                          .tile_n = n,                                           \
-                          .tile_k = (steps) * SM90_GEMM_STEP,                    \
-                          .stages = pipeline_stages,                             \
-                          .cluster = ctas,                                       \
-                          .split_k = (consumer_groups) * (ctas),                 \
-                          .warpgroups = (n) / 64 * (consumer_groups)},
-    SM90_GEMM_TILES(CONFIG)
+#define FIELDS(m, n, consumer_groups, ctas, pipeline_stages, steps, early)                                    \
+    .tile_m = m, .tile_n = n, .tile_k = (steps) * SM90_GEMM_STEP, .stages = pipeline_stages, .cluster = ctas, \
+    .split_k = (consumer_groups) * (ctas), .warpgroups = (n) / 64 * (consumer_groups)
+#define CONFIG(name, ...) [SM90_GEMM_##name] = {FIELDS(__VA_ARGS__)},
+#define NATURAL_K(name, ...) [SM90_GEMM_##name] = {FIELDS(__VA_ARGS__), .natural_k = true},
+    SM90_GEMM_ONE_GEMM_TILES(CONFIG) SM90_GEMM_LARGE_EXPERT_TILES(CONFIG) SM90_GEMM_NATURAL_K_TILES(NATURAL_K)
+#undef NATURAL_K
 #undef CONFIG
+#undef FIELDS
 };
 
 /* For fp16 tokens, which NVFP4 ones become, and for bf16. */
@@ -22,7 +21,8 @@ typedef cuda_kernel *kernels_of_tile[2];
 #define OF_DUAL(name, ...) KERNELS(dual_gemm, name)
 #define OF_GROUPED(name, ...) KERNELS(grouped_gemm, name)
 #define OF_GATED(name, ...) KERNELS(grouped_dual_gemm, name)
-static const kernels_of_tile of_gemm[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_GEMM)},
+static const kernels_of_tile of_gemm[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_GEMM)
+                                                                  SM90_GEMM_NATURAL_K_TILES(OF_GEMM)},
                              of_dual[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_DUAL)},
                              of_grouped[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GROUPED)},
                              of_gated[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GATED)};
@@ -98,9 +98,21 @@ static int64_t sm90_gemm_smem_bytes(const gemm_desc *d, int32_t config)
            (d->experts ? SM90_GEMM_TILE_LIST_BYTES + SM90_GEMM_EXPERT_BYTES(gemm_experts(d)) : 0);
 }
 
+/* A box of tokens would have the next row's beyond K, whose NaN times 0 is NaN. */
+static const char *sm90_gemm_why_not_natural_k(const nk_gemm_problem *p, const gemm_query *q)
+{
+    if (q->batch_invariant) return "it adds in another order of K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
+    if (p->a.dtype == NK_E2M1X2) return "its tokens have 16 bits";
+    if (p->k % SM90_GEMM_SWIZZLE_K) return "K is no multiple of 64, which boxes of its tokens have";
+    return cuda_is_stride(p->a.row_stride, p->m) && cuda_is_stride(p->a.batch_stride, p->l) ? NULL
+                                                                                            : GEMM_NO_MAP("tokens");
+}
+
 const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
 {
     const gemm_config *t = &configs[c->config];
+    const char *why = t->natural_k ? sm90_gemm_why_not_natural_k(d->gemm, q) : NULL;
+    if (why) return why;
     if (d->op == GEMM_LIST ? !sm90_list_has_schedule(c) : c->schedule > 0) return gemm_no_schedule;
     if (d->op == GEMM_LIST) return NULL; /* each group has been asked */
     if (sm90_gemm_smem_bytes(d, c->config) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
@@ -121,7 +133,8 @@ double sm90_gemm_step_us(const gemm_config *t, double tile_m, bool lanes_copy)
     const double rows_of_128 = t->tile_n / 128.0;
     const double tensor = tile_m * SM90_GEMM_TENSOR_TOKEN_US;
     const double issue = SM90_GEMM_ISSUE_US + tile_m * SM90_GEMM_ISSUE_TOKEN_US +
-                         SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0);
+                         SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0) +
+                         (t->natural_k ? SM90_GEMM_NATURAL_K_US : 0);
     return rows_of_128 * nk_larger(tensor, issue);
 }
 
@@ -183,16 +196,17 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
     const int64_t steps = nk_ceil_div(nk_ceil_div(all_steps, steps_of_stage), t->cluster) * steps_of_stage;
     const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
-    const double token_bytes = (double)p->l * (double)p->m * padded_k * 2;
+    const double token_bytes = t->natural_k ? 0 : (double)p->l * (double)p->m * padded_k * 2; /* of the prologue */
     const double matrices =
         d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX, 1).count : (double)p->l; /* with rows */
     const double weight_bytes = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
     const double busy = 1 + SM90_GEMM_BUSY * ctas / q->gpu->sms; /* CTAs share memory, L2 and power */
-    const double loop =
-        busy * (double)(waves * steps) * sm90_gemm_step_us(t, expected.tile_m, sm90_gemm_lanes_copy(d, t));
+    const double step = sm90_gemm_step_us(t, expected.tile_m, sm90_gemm_lanes_copy(d, t));
+    const double loop = busy * (double)(waves * steps) * step;
     const double tile =
         SM90_GEMM_TILE_US + expected.tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);
-    return SM90_GEMM_LAUNCH_US + token_bytes / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
+    const double launch = t->natural_k ? SM90_GEMM_NATURAL_K_LAUNCH_US : SM90_GEMM_LAUNCH_US;
+    return launch + token_bytes / SM90_GEMM_TOKEN_BYTES_PER_US + busy * (double)waves * tile +
            nk_larger(loop, weight_bytes / SM90_GEMM_BYTES_PER_US);
 }
 
@@ -258,6 +272,12 @@ static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launc
     plan->grid = is_persistent && tiles > q->gpu->sms ? q->gpu->sms : tiles * t->cluster;
     plan->threads = sm90_gemm_threads(t);
     plan->tile_n = gemm_features(d, t);
+    c->smem_bytes = (int32_t)sm90_gemm_smem_bytes(d, c->config);
+    if (t->natural_k) {
+        plan->why = q->forced != NK_TILE_ANY ? "tokens as they lie, without a prologue kernel"
+                                             : "the fastest by cost: persistent CTAs; tokens as they lie";
+        return;
+    }
     const int64_t rows = sm90_gemm_workspace_rows(d, t);
     plan->workspace_bytes = rows * sm90_gemm_row_bytes(d->gemm->k);
     c->prologue_rows = sm90_gemm_prologue_rows(d, rows, q->gpu->sms);
@@ -265,7 +285,6 @@ static void sm90_gemm_derive(const gemm_desc *d, const gemm_query *q, gemm_launc
                 : is_persistent
                     ? "the fastest by cost: persistent CTAs; a prologue kernel brings tokens to 16 bits"
                     : "the fastest by cost: K of a tile is split; a prologue kernel brings tokens to 16 bits";
-    c->smem_bytes = (int32_t)sm90_gemm_smem_bytes(d, c->config);
 }
 
 cuda_boxes sm90_gemm_weight_boxes(const gemm_desc *d, const gemm_config *t, const char *name, const nk_operand *b)
@@ -287,6 +306,22 @@ cuda_boxes sm90_gemm_token_boxes(const sm90_prepared_a *tokens, const gemm_confi
                         .box = {SM90_GEMM_SWIZZLE_K, (uint32_t)tile_m, 2 * (uint32_t)sm90_gemm_steps(t), 1},
                         .swizzle = CUDA_SWIZZLE_128,
                         .l2 = CUDA_L2_256};
+}
+
+/* 16-bit tokens as they lie. */
+static cuda_boxes sm90_gemm_natural_boxes(const nk_gemm_problem *p, const gemm_config *t)
+{
+    return (cuda_boxes){
+        .name = "tokens",
+        .at = p->a.data,
+        .dtype = p->a.dtype,
+        .rank = 4,
+        .dims = {SM90_GEMM_SWIZZLE_K, (uint64_t)p->m, (uint64_t)(p->k / SM90_GEMM_SWIZZLE_K), (uint64_t)p->l},
+        .strides = {cuda_map_stride(p->a.row_stride, p->m), 2 * SM90_GEMM_SWIZZLE_K,
+                    cuda_map_stride(p->a.batch_stride, p->l)},
+        .box = {SM90_GEMM_SWIZZLE_K, (uint32_t)t->tile_m, 2 * (uint32_t)sm90_gemm_steps(t), 1},
+        .swizzle = CUDA_SWIZZLE_128,
+        .l2 = CUDA_L2_256};
 }
 
 /* Linear scale factors of experts. */
@@ -331,7 +366,8 @@ static nk_status sm90_gemm_encode_maps(const gemm_desc *d, const gemm_config *t,
     }
     for (int32_t i = 0; (i + 1) * step <= t->tile_m; i++) {
         to[count] = d->experts ? &maps->experts.tokens[i] : &maps->tokens;
-        boxes[count++] = sm90_gemm_token_boxes(tokens, t, rows, p->m, p->l, (i + 1) * step);
+        boxes[count++] = t->natural_k ? sm90_gemm_natural_boxes(p, t)
+                                      : sm90_gemm_token_boxes(tokens, t, rows, p->m, p->l, (i + 1) * step);
     }
     return cuda_encode_maps(p->device, count, boxes, to);
 }
@@ -371,6 +407,7 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     const nk_grouped_gemm_problem *g = d->experts;
     const bool weights_first = c->pdl == NK_PDL_WEIGHTS;
     sm90_gemm_params params = sm90_gemm_params_of(d, t);
+    params.weights_first = weights_first;
     sm90_prepared_a tokens = {.data = exec->workspace,
                               .rows_with_spare = sm90_gemm_workspace_rows(d, t),
                               .k_steps = params.k_steps,
@@ -387,7 +424,7 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
     }
     sm90_gemm_maps maps;
     NK_TRY(sm90_gemm_encode_maps(d, t, &params, &tokens, &maps));
-    NK_TRY(sm90_gemm_launch_prologue(d, c, &tokens, &experts, exec));
+    if (!t->natural_k) NK_TRY(sm90_gemm_launch_prologue(d, c, &tokens, &experts, exec));
     /* Kernels without experts take all but the last. */
     void *token_maps = g ? (void *)&maps.experts : &maps.tokens;
     void *with_up[] = {&maps.weights, &maps.ups, token_maps, (void *)(uintptr_t)d->params, &params, &experts};

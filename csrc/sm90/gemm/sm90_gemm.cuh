@@ -11,7 +11,8 @@
  *
  * Operands are swapped: weights are A of wgmma, from registers, so its M is our N; tokens are its B, from shared
  * memory, so its N is our M. A weight's codes are loaded to shared memory and decoded in registers. Tokens have 16
- * bits: the prologue kernel (sm90_prepare_a.cu) has put them into the order of K in which weights are decoded.
+ * bits: the prologue kernel (sm90_prepare_a.cu) has put them into the order of K in which weights are decoded. Or
+ * (NATURAL_K) they are loaded as they lie, and producer warps put the codes of each stage into the tokens' order.
  *
  * Decoding: in a step of K = 128, lane (g, c) = (lane / 4, lane % 4) takes chunk c, 16 bytes, of weight rows g and
  * g + 8 of its warp's 16, and two scale factors of each. Word i of a chunk becomes the A fragments of k16 MMAs 2 i and
@@ -34,11 +35,15 @@
  *   the next warp             producer: one thread loads by TMA
  *   the next one, or two      producers of scale factors that are no whole atoms and have no boxes: all lanes copy;
  *                             two warps share 256 rows
+ *   the next two              NATURAL_K: rearrange codes, in place
  *   more warps                do nothing; they are there if setmaxnreg needs a whole producer warpgroup
  *
  * Barriers (mbarriers; "wait" is the parity that the first wait is given: 1 passes at once, since stages begin empty):
  *   full[STAGES]   producers -> a consumer group   1 arrival + the stage's bytes; if lanes copy scale     wait 0
- *                                                  factors 32 more of each warp, behind its copies
+ *                                                  factors 32 more of each warp, behind its copies;
+ *                                                  NATURAL_K: 32 of each warp that rearranges codes
+ *   codes_full[STAGES]   producer -> warps that    1 arrival + the bytes of the codes, which are not      wait 0
+ *                        rearrange codes           full's. NATURAL_K alone
  *   empty[STAGES]  a consumer group -> producers   128 W arrivals: each thread's, after its own reads.     wait 1
  *                                                  One of each warp would do, but racecheck of
  *                                                  compute-sanitizer does not see that order.
@@ -79,6 +84,12 @@ __device__ inline uint32_t sf_mask(int64_t k, int step, int chunk)
     return rest >= 2 ? 0x7F7F : rest == 1 ? 0x7F : 0;
 }
 
+/* The same of four scale factors of a step, its first ones or the others. */
+__device__ inline uint32_t sf_word_mask(int64_t k, int step, int word)
+{
+    return sf_mask(k, step, 2 * word) | sf_mask(k, step, 2 * word + 1) << 16;
+}
+
 /* Two scale factors as a pair of 16-bit floats, ready to multiply decoded codes with. Codes decode to 2^-14 of their
  * value in fp16, to 2^-126 in bf16: 2^112 makes both products 2^-14 of theirs.
  *
@@ -116,10 +127,12 @@ template <class C, typename P> struct stage_reader {
         C::SF_ATOMS_N == 1 ? SF_ATOM_BYTES : C::SF_ATOMS_N / 2 * C::STEPS * SM90_GEMM_SF_BYTES;
     /* Boxes have the scale factors of two steps, which may be two stages. */
     static constexpr bool TWO_STAGES_OF_BOX = C::HAS_SF_BOXES && C::STEPS == 1;
-    uint32_t codes, sf;            /* offsets in a stage, of the lane's first row */
-    uint32_t sf_next, sf_step;     /* from there to its second row's, and to the next step's */
-    uint32_t sf_odd;               /* what the stage of an odd step adds to them */
-    uint32_t last_masks[C::STEPS]; /* of the last K tile's scale factors */
+    static constexpr int SF_WORDS = C::NATURAL_K ? 2 : 1; /* that a lane reads of a row: four scale factors, or two */
+    uint32_t codes, sf;                                   /* offsets in a stage, of the lane's first row */
+    uint32_t sf_next, sf_step;                            /* from there to its second row's, and to the next step's */
+    uint32_t sf_odd;                                      /* what the stage of an odd step adds to them */
+    uint32_t sf_word;                                     /* from the first four to the others, see SF_WORDS */
+    uint32_t last_masks[C::STEPS * SF_WORDS];             /* of the last K tile's scale factors */
     int last_k_tile;
 
     __device__ stage_reader(const P &p, const sm90_gemm_params &params, const consumer &c)
@@ -128,19 +141,22 @@ template <class C, typename P> struct stage_reader {
         const int chunk = c.lane % 4,
                   row = (C::DUAL ? 32 : 64) * c.warpgroup + (C::DUAL ? 8 : 16) * c.warp + c.lane / 4;
         const int blocked_row = C::SF_ATOMS_N == 1 ? row : row % SF_QUARTER_ROWS; /* see sf_of_tile() */
+        const int first_sf = C::NATURAL_K ? 0 : chunk;                            /* in pairs */
         const bool rows = has_sf_rows<C>(p), boxes = sf_source_of<C>(p, params) == SF_BOXES;
         const int sf_row_bytes = boxes ? SM90_GEMM_SF_BOX_BYTES : 8 * C::STEPS;
         codes = kept(row * SM90_GEMM_CODE_BYTES + (chunk ^ (row >> 1 & 3)) * 16);
         sf = kept(offsetof(typename sm90_gemm_memory<C>::stage, sf) +
-                  (rows ? row * sf_row_bytes + chunk * 2 : blocked_sf_offset<C>(blocked_row, chunk)));
+                  (rows ? row * sf_row_bytes + first_sf * 2 : blocked_sf_offset<C>(blocked_row, first_sf)));
         sf_next = kept(rows      ? NEXT * sf_row_bytes
                        : C::DUAL ? BLOCKED_UPS
                                  : 8 * SF_QUAD_BYTES); /* eight rows are in one quarter */
         sf_step = kept(rows ? 8 : SM90_GEMM_SF_BYTES);
         sf_odd = TWO_STAGES_OF_BOX ? kept(boxes ? 8 : 0) : 0;
+        sf_word = C::NATURAL_K ? kept(rows ? 4 : SF_ATOM_BYTES) : 0;
 #pragma unroll
-        for (int step = 0; step < C::STEPS; step++)
-            last_masks[step] = kept(sf_mask(p.k, last_k_tile * C::STEPS + step, chunk));
+        for (int step = 0; step < C::STEPS * SF_WORDS; step++)
+            last_masks[step] = kept(C::NATURAL_K ? sf_word_mask(p.k, last_k_tile, step)
+                                                 : sf_mask(p.k, last_k_tile * C::STEPS + step, chunk));
     }
 
     /* What a tile adds to `sf`. */
@@ -212,19 +228,35 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
                                 (reader.TWO_STAGES_OF_BOX ? (k_tile & 1) * reader.sf_odd : 0);
             const uint32_t mask = is_last ? reader.last_masks[step] : 0x7F7F;
             const uint4 chunk[2] = {ld_shared_v4(codes), ld_shared_v4(codes + reader.NEXT * SM90_GEMM_CODE_BYTES)};
-            const uint32_t scale[2] = {sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf) & mask),
-                                       sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf + reader.sf_next) & mask)};
+            uint32_t scale[2][C::NATURAL_K ? 4 : 1]; /* [row]: of the lane's chunk, or of each of its words */
+            if constexpr (C::NATURAL_K) {
+#pragma unroll
+                for (int word = 0; word < 4; word++) {
+                    const uint32_t at_word = sf + word / 2 * reader.sf_word;
+                    const uint32_t word_mask = is_last ? reader.last_masks[word / 2] : 0x7F7F7F7F;
+#pragma unroll
+                    for (int row = 0; row < 2; row++)
+                        scale[row][word] = sf_as_16bit<C::BFLOAT>(
+                            (ld_shared(at_word + row * reader.sf_next) & word_mask) >> word % 2 * 16);
+                }
+            } else {
+                scale[0][0] = sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf) & mask);
+                scale[1][0] = sf_as_16bit<C::BFLOAT>(ld_shared_u16(sf + reader.sf_next) & mask);
+            }
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t (&a)[2][4] = fragments[i % 2];
 #pragma unroll
                 for (int row = 0; row < 2; row++) {
                     uint32_t pairs[4];
-                    const uint32_t both = __byte_perm(scale[row], 0, i < 2 ? 0x1010 : 0x3232);
-                    decode_e2m1x8<C::BFLOAT>(word_of(chunk[row], i), both, pairs);
+                    e2m1x8_to_pairs<C::BFLOAT>(word_of(chunk[row], i), pairs);
+                    /* Of the word's first MMA, and of its second one: a chunk's scale factors have two words each. */
+                    const uint32_t first = __byte_perm(scale[row][C::NATURAL_K ? i : 0], 0,
+                                                       C::NATURAL_K || i < 2 ? 0x1010 : 0x3232),
+                                   second = C::NATURAL_K ? __byte_perm(scale[row][i], 0, 0x3232) : first;
 #pragma unroll
                     for (int j = 0; j < 4; j++)
-                        a[j / 2][2 * (j % 2) + row] = pairs[j];
+                        a[j / 2][2 * (j % 2) + row] = multiply_pairs<C::BFLOAT>(pairs[j], j < 2 ? first : second);
                 }
                 multiply_word<C, 1, C::TILE_M / C::TILE_M_STEP>(sums, m_steps, a, tokens, 4 * step + i);
                 /* All MMAs of the previous stage have ended. */
@@ -330,7 +362,8 @@ __device__ inline void init_gemm_barriers(sm90_gemm_memory<C> &s, const P &p, co
 {
     const bool lanes_copy = sf_source_of<C>(p, params) == SF_LANES;
     for (int i = 0; i < C::STAGES; i++) {
-        mbarrier_init(shared_address(&s.full[i]), lanes_copy ? 1 + 32 * C::COPY_WARPS : 1);
+        mbarrier_init(shared_address(&s.full[i]), 1 + 32 * (lanes_copy ? C::COPY_WARPS : 0) + 32 * C::REARRANGE_WARPS);
+        if (C::NATURAL_K) mbarrier_init(shared_address(&s.codes_full[i]), 1);
         mbarrier_init(shared_address(&s.empty[i]), WARPGROUP * C::WARPGROUPS);
     }
     if (C::CLUSTER == 2) mbarrier_init(shared_address(&s.sums_full), 1);
@@ -371,9 +404,13 @@ __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_ma
      * 4 x 104 + 64 = 5 x 96. */
     if (warpgroup == C::WARPGROUPS * C::CONSUMER_GROUPS) {
         if (C::HAS_PRODUCER_WARPGROUP) setmaxnreg_dec<C::WARPGROUPS == 4 ? 64 : C::LIST ? 72 : 56>();
+        if (C::NATURAL_K && !params.weights_first) griddepcontrol_wait();
         if (warp == 0 && elect_sync()) load_tiles<C>(s, weights, tokens, p, scheduler, k);
         if (warp >= 1 && warp <= C::COPY_WARPS && sf_source_of<C>(p, params) == SF_LANES)
             copy_sf<C>(s, p, scheduler, k, warp - 1);
+        if constexpr (C::NATURAL_K) {
+            if (warp > C::COPY_WARPS) rearrange_codes<C>(s, scheduler, k, warp - 1 - C::COPY_WARPS);
+        }
     } else {
         if (C::HAS_PRODUCER_WARPGROUP)
             setmaxnreg_inc<C::WARPGROUPS == 4 ? 104 : C::WARPGROUPS == 3 ? 152 : C::LIST ? 216 : 224>();

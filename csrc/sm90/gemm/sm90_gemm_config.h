@@ -23,7 +23,7 @@
  *
  * Two consumer groups take a CTA's K tiles in turn: split-K within the CTA. Tiles of 192 rows (s, u) are for sizes at
  * which tiles of 128 rows leave the last wave half empty; those of 256 have more warps that decode. Names: t and s
- * split K; w has 128 rows, v 256, s and u 192.
+ * split K; w has 128 rows, v 256, s and u 192; n has 128 and takes tokens in their natural order of K.
  *
  * A tile of experts multiplies as many tokens as it has, rounded up to SM90_GEMM_TILE_M_STEP. */
 
@@ -53,10 +53,14 @@
 #define SM90_GEMM_LARGE_EXPERT_TILES(X) \
     X(v96, 96, 256, 1, 1, 4, 1, 4)      \
     X(v112, 112, 256, 1, 1, 4, 1, 4)
+/* Of 16-bit tokens in their own order of K, which need no prologue kernel: idle producer warps rearrange codes. */
+#define SM90_GEMM_NATURAL_K_TILES(X) \
+    X(n128, 128, 128, 1, 1, 5, 1, 5) \
+    X(n256, 256, 128, 1, 1, 3, 1, 3)
 /* Most experts have one tile, full or nearly so. */
 #define SM90_GEMM_EXPERT_TILES(X) SM90_GEMM_COMMON_TILES(X) SM90_GEMM_LARGE_EXPERT_TILES(X)
 #define SM90_GEMM_ONE_GEMM_TILES(X) SM90_GEMM_SPLIT_K_TILES(X) SM90_GEMM_PERSISTENT_TILES(X)
-#define SM90_GEMM_TILES(X) SM90_GEMM_ONE_GEMM_TILES(X) SM90_GEMM_LARGE_EXPERT_TILES(X)
+#define SM90_GEMM_TILES(X) SM90_GEMM_ONE_GEMM_TILES(X) SM90_GEMM_LARGE_EXPERT_TILES(X) SM90_GEMM_NATURAL_K_TILES(X)
 
 enum {
 #define SM90_GEMM_INDEX(name, ...) SM90_GEMM_##name,
@@ -72,13 +76,12 @@ enum {
 #define SM90_GEMM_TILE_M_STEP(tile_m) ((tile_m) > 128 ? 32 : (tile_m) > 32 ? 16 : 8)
 #define SM90_GEMM_MOST_TILE_M_STEPS 8
 
-/* The producers are two warps, or a whole warpgroup if the consumers need its registers (setmaxnreg), or two warps
- * copy.
- */
-#define SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ((tile_m) >= 256 || (tile_n) > 128)
+/* The producers are two warps, or a whole warpgroup if the consumers need its registers (setmaxnreg), if two warps
+ * copy, or if two rearrange codes. */
+#define SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n, natural_k) ((tile_m) >= 256 || (tile_n) > 128 || (natural_k))
 /* A warpgroup's 128 threads for each 64 rows, and the producers'. */
-#define SM90_GEMM_THREADS(tile_m, tile_n, consumer_groups) \
-    (2 * (tile_n) * (consumer_groups) + (SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n) ? 128 : 64))
+#define SM90_GEMM_THREADS(tile_m, tile_n, consumer_groups, natural_k) \
+    (2 * (tile_n) * (consumer_groups) + (SM90_GEMM_HAS_PRODUCER_WARPGROUP(tile_m, tile_n, natural_k) ? 128 : 64))
 
 /* Atoms of blocked scale factors that a stage has along N, for each 64 elements of K. 192 rows of a matrix, or 96 of
  * each of two, lie in at most two atoms of it. 64 rows of each of two matrices take the room of one. */
@@ -117,6 +120,7 @@ typedef struct sm90_gemm_params {
     bool one_matrix;         /* all batches, or experts, have the same weights */
     int32_t sf_alignment;    /* that address and strides of linear scale factors have: 4, 8 or 16 bytes */
     bool has_sf_boxes;       /* linear scale factors come by tensor maps: experts' */
+    bool weights_first;      /* without a prologue kernel: weights are loaded before the previous kernels have ended */
 } sm90_gemm_params;
 
 /* Tensor maps of experts' weights: the linear scale factors of each matrix, and tokens in boxes of each height,
@@ -143,9 +147,9 @@ typedef struct sm90_gemm_experts {
 typedef struct sm90_prepared_a {
     uint8_t *data;
     int64_t rows_with_spare; /* of lists unused */
-    int32_t k_steps;    /* of a row */
-    bool release_first; /* lets the GEMM start before the prologue kernel itself waits */
-    nk_token_rows rows; /* of the operand, if they are gathered */
+    int32_t k_steps;         /* of a row */
+    bool release_first;      /* lets the GEMM start before the prologue kernel itself waits */
+    nk_token_rows rows;      /* of the operand, if they are gathered */
 } sm90_prepared_a;
 
 #define SM90_PREPARE_A_THREADS 256 /* of the prologue kernel, at most; each writes 16 bytes of each row */

@@ -7,6 +7,8 @@
 #define NK_SM90_GEMM_COSTS_H
 
 #define SM90_GEMM_LAUNCH_US 2.017            /* two launches, and what no size changes */
+#define SM90_GEMM_NATURAL_K_LAUNCH_US 1.0    /* the same without a prologue kernel */
+#define SM90_GEMM_NATURAL_K_US 0.018         /* a step: all scale factors of a row are read */
 #define SM90_GEMM_TOKEN_BYTES_PER_US 1.574e6 /* the prologue kernel writes */
 #define SM90_GEMM_TENSOR_TOKEN_US 0.00422    /* a token in a step of a CTA: tensor cores alone */
 #define SM90_GEMM_ISSUE_US 0.2181            /* a step of a CTA: decoding weights, and waiting */

@@ -17,7 +17,7 @@ static inline int32_t sm90_gemm_steps(const gemm_config *t) { return t->tile_k /
 static inline int32_t sm90_gemm_threads(const gemm_config *t)
 {
     const int32_t groups = t->warpgroups * 64 / t->tile_n;
-    return SM90_GEMM_THREADS(t->tile_m, t->tile_n, groups);
+    return SM90_GEMM_THREADS(t->tile_m, t->tile_n, groups, t->natural_k);
 }
 
 /* Shared memory of a CTA, without the list of experts. */

@@ -42,7 +42,7 @@ template <class C> struct tma_producer {
     __device__ void load_tile(const weight_maps &weights, const cuda_tensor_map &tokens, const P &p,
                               const sm90_gemm_params &params, const tile_coord &tile, k_range k, int tile_m)
     {
-        const uint32_t base_bytes = (uint32_t)(offsetof(stage, sf) + tile_m * TOKEN_BYTES); /* codes and tokens */
+        const uint32_t code_bytes = (uint32_t)sizeof(stage::codes), token_bytes = tile_m * TOKEN_BYTES;
         const sf_source source = sf_source_of<C>(p, params);
         const int matrix = C::LIST || params.one_matrix ? 0 : tile.l;
         const int atoms = (int)sf_atoms_of_k(p.k), last_k_tile = (atoms - 1) / STAGE_ATOMS;
@@ -55,14 +55,17 @@ template <class C> struct tma_producer {
         }
         auto load_weights = [&](int stage_index, int k_tile) {
             const uint32_t full = at.full(stage_index), to = at.stage_at(stage_index);
+            const uint32_t codes_full = C::NATURAL_K ? at.codes_full(stage_index) : full;
             const uint32_t sf_bytes = source != SF_ATOMS ? 0 : k_tile == last_k_tile ? last_sf_bytes : STAGE_SF;
             const uint32_t box_bytes = source == SF_BOXES ? C::TILE_N * SM90_GEMM_SF_BOX_BYTES : 0;
-            mbarrier_arrive_expect_tx(full, base_bytes + C::SF_ATOMS_N * sf_bytes + box_bytes);
+            if (C::NATURAL_K) mbarrier_arrive_expect_tx(codes_full, code_bytes);
+            mbarrier_arrive_expect_tx(full, (C::NATURAL_K ? 0 : code_bytes) + token_bytes + C::SF_ATOMS_N * sf_bytes +
+                                                box_bytes);
 #pragma unroll
             for (int step = 0; step < C::STEPS; step++) {
                 const int from[3] = {(k_tile * C::STEPS + step) * SM90_GEMM_CODE_BYTES, tile.n, matrix};
                 const uint32_t codes = to + step * (uint32_t)sizeof(stage::codes[0]);
-                cp_async_bulk_tensor_3d(codes, &weights.first, from, full);
+                cp_async_bulk_tensor_3d(codes, &weights.first, from, codes_full);
                 if (C::DUAL)
                     cp_async_bulk_tensor_3d(codes + C::FEATURES * SM90_GEMM_CODE_BYTES, &weights.second, from, full);
             }
@@ -124,6 +127,62 @@ __device__ inline void load_tiles(const sm90_gemm_memory<C> &s, const weight_map
         const sm90_list_group &g = list.group[tile.l];
         producer.load_tile({g.weights, g.weights, nullptr}, list.tokens[g.tile_m_index], g.gemm, g.params, tile,
                            k_tiles_of_cta<C>(g.params), g.tile_m);
+    });
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Producer warps that rearrange codes                                                                              */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+/* Byte b of four words, elements 8 i + 2 b and 8 i + 2 b + 1 of word i, becomes word b. Its nibbles j and j + 4, which
+ * are decoded as a pair, are neighbours of K: the two of byte b of word j. */
+__device__ inline void gather_bytes(uint32_t (&words)[4])
+{
+    const uint32_t even = 0x0F0F0F0F;
+    const uint32_t first01 = lop3_select(even, words[0], words[1] << 4),
+                   first23 = lop3_select(even, words[2], words[3] << 4),
+                   second01 = lop3_select(even, words[0] >> 4, words[1]),
+                   second23 = lop3_select(even, words[2] >> 4, words[3]);
+#pragma unroll
+    for (int half = 0; half < 2; half++) { /* words 2 half and 2 half + 1, in bytes */
+        const uint32_t select = half ? 0x7362 : 0x5140;
+        const uint32_t first = __byte_perm(first01, first23, select), second = __byte_perm(second01, second23, select);
+        words[2 * half] = __byte_perm(first, second, 0x5410);
+        words[2 * half + 1] = __byte_perm(first, second, 0x7632);
+    }
+}
+
+/* Puts the codes of each stage into the order in which lanes decode them, in place. wgmma wants of lane c elements 2 c,
+ * 2 c + 1, 2 c + 8 and 2 c + 9 of each 16: chunk c gets byte c of all words. A lane has a chunk of one row; the four
+ * lanes of a row have read all of it before one writes. */
+template <class C>
+__device__ inline void rearrange_codes(const sm90_gemm_memory<C> &s, const gemm_tile_scheduler &scheduler, k_range k,
+                                       int warp)
+{
+    const smem_addresses<C> at(s);
+    const int lane = threadIdx.x % 32, chunk = lane % 4, first_row = warp * 8 + lane / 4;
+    const int swizzle = first_row >> 1 & 3; /* rows are multiples of eight apart */
+    sm90_pipeline_state r = {0, 0};
+    for_each_tile<C>(scheduler, [&](const tile_coord &) {
+#pragma unroll 1
+        for (int k_tile = k.begin; k_tile < k.end; k_tile++) {
+            mbarrier_wait(at.codes_full(r.stage), r.parity);
+            const uint32_t rows = at.stage_at(r.stage) + first_row * SM90_GEMM_CODE_BYTES;
+#pragma unroll 2
+            for (int i = 0; i < C::TILE_N / 8 / C::REARRANGE_WARPS; i++) {
+                const uint32_t row = rows + i * (8 * C::REARRANGE_WARPS * SM90_GEMM_CODE_BYTES);
+                const uint4 v = ld_shared_v4(row + (chunk ^ swizzle) * 16);
+                uint32_t words[4] = {v.x, v.y, v.z, v.w};
+                __syncwarp();
+                gather_bytes(words);
+#pragma unroll
+                for (int b = 0; b < 4; b++)
+                    st_shared(row + (b ^ swizzle) * 16 + chunk * 4, words[b]);
+            }
+            fence_proxy_async(); /* the next codes that are loaded come behind these */
+            mbarrier_arrive(at.full(r.stage));
+            advance_pipeline<C::STAGES>(r, 1);
+        }
     });
 }
 

@@ -18,7 +18,7 @@ enum { BARRIER_CTA, BARRIER_CONSUMERS, BARRIER_PAIRS, BARRIERS = 16 }; /* a numb
 /* A band of tiles along N goes through all tiles along M before the next band does, for L2. */
 enum { WARPGROUP = 128, BAND_N_TILES = 32 };
 
-enum operator_of_kernel { GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
+enum operator_of_kernel { GEMM, NATURAL_K_GEMM, DUAL_GEMM, GROUPED_GEMM, GROUPED_DUAL_GEMM, LIST_GEMM };
 
 /* The tile_m that tiles of a list's groups may have. */
 template <int TILE_M_> struct tile_m_constant {
@@ -38,6 +38,7 @@ template <int OPERATOR_, bool BFLOAT_, int TILE_M_, int TILE_N_, int CONSUMER_GR
           int STEPS_, int EARLY_STAGES_, int... TILE_MS_>
 struct sm90_tile_config {
     typedef tile_m_list<TILE_MS_...> TILE_MS;
+    static constexpr bool NATURAL_K = OPERATOR_ == NATURAL_K_GEMM; /* the order of tokens: no prologue kernel */
     static constexpr bool LIST = OPERATOR_ == LIST_GEMM;
     static constexpr bool EXPERTS = OPERATOR_ == GROUPED_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
     static constexpr bool GROUPED = LIST || EXPERTS; /* tokens of many GEMMs are rows of one matrix */
@@ -55,9 +56,10 @@ struct sm90_tile_config {
     static constexpr int COPY_WARPS = TILE_N == 256 ? 2 : 1; /* that copy scale factors, each of as many rows */
     static constexpr bool HAS_SF_BOXES = EXPERTS && SM90_GEMM_HAS_SF_BOXES(TILE_N);
     static constexpr bool BFLOAT = BFLOAT_;
-    static constexpr bool HAS_PRODUCER_WARPGROUP = SM90_GEMM_HAS_PRODUCER_WARPGROUP(TILE_M, TILE_N_);
+    static constexpr bool HAS_PRODUCER_WARPGROUP = SM90_GEMM_HAS_PRODUCER_WARPGROUP(TILE_M, TILE_N_, NATURAL_K);
+    static constexpr int REARRANGE_WARPS = NATURAL_K ? 2 : 0; /* the last two producers */
     static constexpr int CONSUMER_THREADS = WARPGROUPS * WARPGROUP * CONSUMER_GROUPS;
-    static constexpr int THREADS = SM90_GEMM_THREADS(TILE_M, TILE_N_, CONSUMER_GROUPS);
+    static constexpr int THREADS = SM90_GEMM_THREADS(TILE_M, TILE_N_, CONSUMER_GROUPS, NATURAL_K);
     static constexpr int SMEM = SM90_GEMM_SMEM(TILE_M, TILE_N_, CLUSTER, STAGES, STEPS, DUAL ? 2 : 1);
     static constexpr int N8S = TILE_M / 8;                    /* n8 groups of the MMA: eight tokens each */
     static constexpr int ACCUMULATORS = TILE_M / 2;           /* of a thread: four in each n8 group */
@@ -68,6 +70,7 @@ struct sm90_tile_config {
     static_assert(N8S % CTA_SPLIT_K == 0 && (CLUSTER == 1 || BOTH_CTAS_STORE || CTA_SPLIT_K == 2),
                   "each CTA stores some n8 groups");
     static_assert(!EXPERTS || !IS_SPLIT_K, "experts: no split-K. A cluster's CTAs could read different offsets");
+    static_assert(!NATURAL_K || (!IS_SPLIT_K && STEPS == 1 && SF_ATOMS_N == 1), "what rearrange_codes() does");
     static_assert(!LIST || (!IS_SPLIT_K && SF_ATOMS_N == 1), "what consume_tiles() of a list does");
     static_assert(TILE_M % TILE_M_STEP == 0 && TILE_M / TILE_M_STEP <= SM90_GEMM_MOST_TILE_M_STEPS, "a map for each");
     static_assert(BARRIER_PAIRS + ENCODER_WARPS / 2 <= BARRIERS, "as many as a CTA has");
@@ -92,7 +95,7 @@ template <class C> struct sm90_gemm_memory {
                   : C::BOTH_CTAS_STORE ? C::WARPGROUPS * C::CONSUMER_GROUPS
                                        : C::WARPGROUPS][C::BOTH_CTAS_STORE ? C::OWN_N8S / 2 : C::OWN_N8S][WARPGROUP];
     } peer_sums; /* the other CTA's partial sums, by warpgroup */
-    uint64_t full[C::STAGES], empty[C::STAGES], sums_full;
+    uint64_t full[C::STAGES], empty[C::STAGES], sums_full, codes_full[C::NATURAL_K ? C::STAGES : 0];
     expert_scan<C::THREADS / 32> scan[C::EXPERTS ? 1 : 0];
     uint32_t half_block_sf[C::ENCODER_WARPS][8]; /* of eight features of a warp, see encode_gated_tile() */
     tile_coord listed[C::LISTED_TILES];          /* the CTA's first tiles, so that no tile begins with divisions */
@@ -107,12 +110,15 @@ template <class C> struct smem_addresses {
     __device__ explicit smem_addresses(const sm90_gemm_memory<C> &s)
         : stages(kept(shared_address(s.stages))), barriers(kept(shared_address(s.full)))
     {
-        static_assert(offsetof(sm90_gemm_memory<C>, empty) == offsetof(sm90_gemm_memory<C>, full) + 8 * C::STAGES,
+        static_assert(offsetof(sm90_gemm_memory<C>, empty) == offsetof(sm90_gemm_memory<C>, full) + 8 * C::STAGES &&
+                          offsetof(sm90_gemm_memory<C>, codes_full) ==
+                              offsetof(sm90_gemm_memory<C>, full) + 8 * (2 * C::STAGES + 1),
                       "they are neighbours");
     }
     __device__ uint32_t stage_at(int i) const { return stages + i * (uint32_t)sizeof(stage); }
     __device__ uint32_t full(int i) const { return barriers + i * 8; }
     __device__ uint32_t empty(int i) const { return barriers + (C::STAGES + i) * 8; }
+    __device__ uint32_t codes_full(int i) const { return barriers + (2 * C::STAGES + 1 + i) * 8; }
 };
 
 /* The stage that a producer or a consumer is at, and the parity of its barriers. */

@@ -11,7 +11,7 @@
 
 /* Each mbarrier completes one phase, parity 0. The kernels say who arrives. Stages follow, at the start of a line. */
 typedef struct sm90_gemv_head {
-    uint8_t zeros[64]; /* read by lanes whose values are zero */
+    uint8_t zeros[64];                                /* read by lanes whose values are zero */
     uint32_t largest, largest_complement, padding[2]; /* begin as zeros, see fp16_conversion_of_token() */
     uint64_t inbox_full;
     uint64_t token_full[SM90_GEMV_MAX_TOKENS];
