@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from generators import DTYPES, every_half, floats, hostile, raw, rng_of, unchanged
+from generators import DTYPES, every_half, floats, hostile, raw, rng_of, unchanged, values
 
 import nvfp4kern
 from nvfp4kern.verify import data, four_six, reference
@@ -114,6 +114,21 @@ def test_a_tie_goes_to_six(device):
         x[0, 0] = first  # 4 is 2 of 6, and no code of 4; 9 is 3 of 4, and no code of 6
         q = nvfp4kern.quantize(x, recipe="four_six")
         assert raw(q.scales)[0, 0] == scale and raw(q.data)[0, 0] == code
+
+
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
+def test_no_block_is_worse_than_by_six(device, dtype):
+    """Judged by what dequantises, in float64."""
+    x = floats(4 * data.halves(rng_of(12), dtype, 64, 1024), dtype, device)
+
+    def errors(recipe):
+        q = nvfp4kern.quantize(x, recipe=recipe)
+        differences = np.float64(values(nvfp4kern.dequantize(q, out_dtype="float32"))) - values(x)
+        return np.square(differences).reshape(-1, 16).sum(axis=-1)
+
+    six, either = errors("amax"), errors("four_six")
+    assert (either <= six * (1 + 1e-6)).all()
+    assert either.sum() < 0.85 * six.sum()
 
 
 @pytest.mark.parametrize("options", ({"up": torch.ones(2, 16)}, {"global_scale_inverse": 2.0}))
