@@ -366,7 +366,7 @@ def routed(permutation, return_logits, outputs):
         Registered(
             "route",
             "x w k! score correction_bias n_group topk_group renormalize scaling_factor alpha "
-            "dense logits expert_map num_local_experts",
+            "dense logits expert_map num_local_experts per_expert_scale",
             ("weights", "ids"),
             fixed={"permutation": False, "return_logits": False, "return_row_of": False},
         )
@@ -377,7 +377,7 @@ def route(
     k: own_count = None, *, logits: Kind("PY_OPTIONAL", "_A | None", "Tensor? {0}") = None,
     score: score = "topk_softmax", correction_bias: optional = None, n_group: count = 1,
     topk_group: count = 1, renormalize: own_flag = None, scaling_factor: number = 1.0,
-    alpha: scalar = 1.0, dense: flag = False, permutation: flag = False,
+    per_expert_scale: optional = None, alpha: scalar = 1.0, dense: flag = False, permutation: flag = False,
     expert_map: optional = None, num_local_experts: own_count = None, return_logits: flag = False,
     return_row_of: flag = False, out: own_outs = None,
     out_dtype: Kind("PY_OWN", "OutDtype") = "float32",
@@ -388,12 +388,15 @@ def route(
         any number.
     k: how many experts each row selects, up to 32. Every call gives it.
     logits: [.., N], float16, bfloat16 or float32, in place of x and w: they are multiplied by alpha alone.
-    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.
-    correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.
+    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid' or
+        'sqrt_softplus', sqrt(log(1 + exp(logit))): of each logit. 'logits': themselves.
+    correction_bias: float32 [N], added to the scores by which experts are selected, not to weights. With
+        'topk_softmax' these scores are the logits.
     n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be
         selected.
-    renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.
-    scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].
+    renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk' and 'logits', else True.
+    scaling_factor: multiplies the weights. per_expert_scale: float32 [N], multiplies those of each expert, last.
+    alpha: a number or float32 with one element or [N].
     dense: weights become [.., N] with zeros elsewhere.
     permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.
     expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the

@@ -1,10 +1,12 @@
 /* silu in fp32 operations that every backend has: additions, multiplications and one division. Each rounds to nearest
- * even, none is fused, denormals are kept. The order below is the contract: all backends get the same bits. */
+ * even, none is fused, denormals are kept. The order below is the contract: all backends get the same bits. The root of
+ * softplus has a square root, too. */
 #ifndef NK_MATH_H
 #define NK_MATH_H
 
 #include "nk_format.h"
 
+#include <math.h>
 #include <string.h>
 
 NK_HD uint32_t nk_bits_of_float(float value)
@@ -53,6 +55,21 @@ NK_HD float nk_silu(float x)
     const float denominator = (small + (n > 0 ? p : 1.0f)) + (n > 0 ? 1.0f : small * p);
     const float quotient = numerator / denominator;
     return (n > 0 ? quotient * small : quotient) * nk_power_of_two(-beyond); /* only the last multiplication rounds */
+}
+
+/* sqrt(log(1 + exp(x))), of x and exp(-|x| / 2), within 8 units of 2^-24 where the latter is within 4.
+ *
+ * log(1 + exp(x)) = max(x, 0) + log(1 + t) with t = exp(-|x|), and log(1 + t) = 2 artanh(s) with s = t / (2 + t). Far
+ * below 0 the root is exp(x / 2): there t leaves fp32 before the root does. */
+NK_HD float nk_sqrt_softplus(float x, float root_of_t)
+{
+    const float t = root_of_t * root_of_t, s = t / (2.0f + t), square = s * s, twice = s + s;
+    float tail = 0x1.1ed7c2p-3f;
+    tail = tail * square + 0x1.1ebd0cp-3f;
+    tail = tail * square + 0x1.99d208p-3f;
+    tail = tail * square + 0x1.555502p-2f;
+    const float softplus = (x > 0 ? x : 0.0f) + (twice + twice * (square * tail)); /* NaN by t */
+    return x < -17.0f ? root_of_t : sqrtf(softplus);
 }
 
 #endif

@@ -134,6 +134,8 @@ typedef struct nk_route_problem {
     float scaling_factor;
     const float *correction_bias;   /* or NULL */
     int64_t correction_bias_stride; /* in elements */
+    const float *per_expert_scale;  /* or NULL */
+    int64_t per_expert_scale_stride;
     nk_output weights;
     int32_t *ids;
     int64_t ids_row_stride, ids_col_stride; /* in elements */

@@ -238,17 +238,18 @@ nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *e
 /* route: logits = alpha * X W^T, the k best experts of each token and their weights. x [..,K] and w [N,K] are fp16,
  * bf16 or fp32 each; K is any number. Or `logits` [..,N] of such a type takes the place of X W^T. All dimensions before
  * K, or N, count as M: they must merge without a copy. */
-typedef enum nk_score { NK_TOPK_SOFTMAX, NK_SOFTMAX_TOPK, NK_SIGMOID } nk_score;
+typedef enum nk_score { NK_TOPK_SOFTMAX, NK_SOFTMAX_TOPK, NK_SIGMOID, NK_SQRT_SOFTPLUS, NK_LOGITS } nk_score;
 
 typedef struct nk_route_args {
     const nk_tensor *x, *w; /* NULL where logits are given */
     const nk_tensor *logits;
     int64_t k;
     nk_score score;
-    const nk_tensor *correction_bias; /* fp32 [N] or NULL; sigmoid only; for the selection, not for the weights */
+    const nk_tensor *correction_bias; /* fp32 [N] or NULL; for the selection, not for the weights */
     int64_t n_group, topk_group;
     bool renormalize;
     float scaling_factor;
+    const nk_tensor *per_expert_scale; /* fp32 [N] or NULL; multiplies the weights last */
     nk_scalar alpha;
     bool dense;
     bool permutation;            /* also wanted: counts, offsets and sorted_rows */

@@ -302,10 +302,11 @@ def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
     score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
     topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[False] = False,
-    expert_map: Tensor | None = None, num_local_experts: int | None = None,
-    return_logits: Literal[False] = False, return_row_of: Literal[False] = False,
-    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+    per_expert_scale: Tensor | None = None, alpha: Scalar = 1.0, dense: bool = False,
+    permutation: Literal[False] = False, expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[False] = False,
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A]:
     """Select experts for each row: logits = alpha * x @ w.T, the k experts of largest logits, and their weights.
 
@@ -313,12 +314,15 @@ def route(
         any number.
     k: how many experts each row selects, up to 32. Every call gives it.
     logits: [.., N], float16, bfloat16 or float32, in place of x and w: they are multiplied by alpha alone.
-    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid': of each logit.
-    correction_bias: float32 [N] with 'sigmoid': added to the scores by which experts are selected, not to weights.
+    score: 'topk_softmax': softmax over the selected. 'softmax_topk': softmax over all N. 'sigmoid' or
+        'sqrt_softplus', sqrt(log(1 + exp(logit))): of each logit. 'logits': themselves.
+    correction_bias: float32 [N], added to the scores by which experts are selected, not to weights. With
+        'topk_softmax' these scores are the logits.
     n_group, topk_group: experts are in n_group expert groups of one size; those of the topk_group best can be
         selected.
-    renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk', else True.
-    scaling_factor: multiplies the weights. alpha: a number or float32 with one element or [N].
+    renormalize: whether the selected weights sum to 1. None: False with 'softmax_topk' and 'logits', else True.
+    scaling_factor: multiplies the weights. per_expert_scale: float32 [N], multiplies those of each expert, last.
+    alpha: a number or float32 with one element or [N].
     dense: weights become [.., N] with zeros elsewhere.
     permutation: also return counts, offsets and sorted_rows, which bring rows together by expert.
     expert_map: int32 [N] with permutation, the local index of each expert or -1. num_local_experts then takes the
@@ -342,39 +346,42 @@ def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
     score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
     topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[True],
-    expert_map: Tensor | None = None, num_local_experts: int | None = None,
-    return_logits: Literal[False] = False, return_row_of: Literal[False] = False,
-    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+    per_expert_scale: Tensor | None = None, alpha: Scalar = 1.0, dense: bool = False,
+    permutation: Literal[True], expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[False] = False,
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A, _A, _A, _A]: ...
 @overload
 def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
     score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
     topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[False] = False,
-    expert_map: Tensor | None = None, num_local_experts: int | None = None,
-    return_logits: Literal[True], return_row_of: Literal[False] = False,
-    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+    per_expert_scale: Tensor | None = None, alpha: Scalar = 1.0, dense: bool = False,
+    permutation: Literal[False] = False, expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[True],
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A, _A]: ...
 @overload
 def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
     score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
     topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[True],
-    expert_map: Tensor | None = None, num_local_experts: int | None = None,
-    return_logits: Literal[True], return_row_of: Literal[False] = False,
-    out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
+    per_expert_scale: Tensor | None = None, alpha: Scalar = 1.0, dense: bool = False,
+    permutation: Literal[True], expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: Literal[True],
+    return_row_of: Literal[False] = False, out: Sequence[_A | None] | None = None,
+    out_dtype: OutDtype = "float32",
 ) -> tuple[_A, _A, _A, _A, _A, _A]: ...
 @overload
 def route(
     x: _A | None = None, w: Tensor | None = None, k: int | None = None, *, logits: _A | None = None,
     score: Score = "topk_softmax", correction_bias: Tensor | None = None, n_group: int = 1,
     topk_group: int = 1, renormalize: bool | None = None, scaling_factor: float = 1.0,
-    alpha: Scalar = 1.0, dense: bool = False, permutation: Literal[True],
-    expert_map: Tensor | None = None, num_local_experts: int | None = None,
-    return_logits: bool = False, return_row_of: Literal[True],
+    per_expert_scale: Tensor | None = None, alpha: Scalar = 1.0, dense: bool = False,
+    permutation: Literal[True], expert_map: Tensor | None = None,
+    num_local_experts: int | None = None, return_logits: bool = False, return_row_of: Literal[True],
     out: Sequence[_A | None] | None = None, out_dtype: OutDtype = "float32",
 ) -> tuple[_A, ...]: ...
 def sort_by_expert(

@@ -19,7 +19,7 @@ GateUp: TypeAlias = Literal["halves", "interleaved"]
 Recipe: TypeAlias = Literal["amax", "four_six", "mse", "gptq"]
 """How a weight becomes NVFP4, see nvfp4kern.nn.NVFP4Config."""
 ScaleRecipe: TypeAlias = Literal["amax", "four_six"]
-Score: TypeAlias = Literal["topk_softmax", "softmax_topk", "sigmoid"]
+Score: TypeAlias = Literal["topk_softmax", "softmax_topk", "sigmoid", "sqrt_softplus", "logits"]
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 OutDtype: TypeAlias = DtypeName | Any
 """Or a dtype object of such a name, of any library."""

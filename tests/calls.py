@@ -122,7 +122,11 @@ def route(device):
 
 
 def sigmoid(device):
-    return route(device) | {"score": "sigmoid", "correction_bias": torch.ones(N, device=device)}
+    names = ("correction_bias", "per_expert_scale")
+    return route(device) | {
+        "score": "sigmoid",
+        **{name: torch.ones(N, device=device) for name in names},
+    }
 
 
 def permuting(device):

@@ -17,9 +17,9 @@ class DrawnRoute:
     """Like Drawn of drawn_calls.py, but weights are approximations on a GPU: the oracle is always
     asked."""
 
-    def __init__(self, said, x, w, dtype, options, bias, out_dtype):
+    def __init__(self, said, x, w, dtype, options, bias, scale, out_dtype):
         self.said, self.x, self.w, self.dtype = said, x, w, dtype
-        self.options, self.bias, self.out_dtype = options, bias, out_dtype
+        self.options, self.bias, self.scale, self.out_dtype = options, bias, scale, out_dtype
         m, n = len(x), len(w)
         k = self.said["selects"]
         self.outs = [((m, n if options["dense"] else k), out_dtype), ((m, k), torch.int32)]
@@ -36,8 +36,9 @@ class DrawnRoute:
 
         outs = [Guarded(shape, dtype, device) for shape, dtype in self.outs]
         options = self.options | {"out": [out.tensor for out in outs], "out_dtype": self.out_dtype}
-        if self.bias is not None:
-            options["correction_bias"] = floats(self.bias, "float32", device)
+        for name, numbers in (("correction_bias", self.bias), ("per_expert_scale", self.scale)):
+            if numbers is not None:
+                options[name] = floats(numbers, "float32", device)
         return (pitched(self.x), pitched(self.w), self.said["selects"]), options, outs
 
     def run(self, device):
@@ -55,7 +56,8 @@ class DrawnRoute:
         got, ids, *sorted_by_expert = (values(out.tensor) for out in outs)
         ids, wanted = ids.astype(np.int64), ("score", "n_group", "topk_group", "scaling_factor")
         of = {name: self.options[name] for name in wanted}
-        o = routing.Options(self.said["selects"], correction_bias=self.bias, **of)
+        of |= {"correction_bias": self.bias, "per_expert_scale": self.scale}
+        o = routing.Options(self.said["selects"], **of)
         logit, e = routing.logits(self.x, self.w, self.options["alpha"], c)
         key, far = routing.keys(logit, 0 * e, o)
         for row in range(len(ids)):
@@ -106,8 +108,9 @@ def draw_route(tokens, experts, dtype, seed, work):
         "dense": dense,
         "permutation": not dense and of((True, False)),
     }
-    biased = options["score"] == "sigmoid" and of((True, False))
-    bias = rng.standard_normal(n).astype(np.float32) if biased else None
+    bias, scale = (
+        rng.standard_normal(n).astype(np.float32) if of((True, False)) else None for _ in range(2)
+    )
     most = of((1, 2))
     x, w = data.small_integers(rng, m, k, most=most), data.small_integers(rng, n, k, most=most)
-    return DrawnRoute(said | options, x, w, dtype, options, bias, of(("float32", *DTYPES)))
+    return DrawnRoute(said | options, x, w, dtype, options, bias, scale, of(("float32", *DTYPES)))

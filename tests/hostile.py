@@ -58,9 +58,9 @@ NUMBERS = [
     2**63 - 1,
     -(2**63),
 ]
-WORDS = ["linear", "blocked", "amax", "silu", "gelu", "sigmoid", "softmax_topk", "float16",
-         "bfloat16", "float32", "uint8", "float4_e2m1fn_x2", "", "LINEAR", "x" * 5000, "\0",
-         "\udc80", "é{}%s%n"]  # fmt: skip
+WORDS = ["linear", "blocked", "amax", "silu", "gelu", "sigmoid", "softmax_topk", "logits",
+         "float16", "bfloat16", "float32", "uint8", "float4_e2m1fn_x2", "", "LINEAR", "x" * 5000,
+         "\0", "\udc80", "é{}%s%n"]  # fmt: skip
 OBJECTS = [
     None, True, False, *NUMBERS, 2**70, -(2**70), 10**400, 0.0, -0.0, 1.5, -1.0, math.nan, math.inf,
     -math.inf, 1e39, 1e-60, 5e-324, 1j, *WORDS, b"linear", bytearray(16), [], (), [[]], [[1], [2]],
@@ -78,8 +78,8 @@ OBJECTS = [
 ]  # fmt: skip
 OPTIONS = (
     "alpha alpha1 alpha2 bias scale_layout out out_dtype activation offsets score correction_bias "
-    "n_group topk_group renormalize sfa up scaling_factor dense permutation global_scale "
-    "data_dtype beta a rows rows_per_token row_of ids residual logits expert_map "
+    "per_expert_scale n_group topk_group renormalize sfa up scaling_factor dense permutation "
+    "global_scale data_dtype beta a rows rows_per_token row_of ids residual logits expert_map "
     "num_local_experts return_logits return_row_of quantized smallest_scale recipe"
 ).split()
 ENVIRONMENT = {

@@ -222,6 +222,7 @@ ROUTES = [
     {"score": "softmax_topk", "dense": True},
     {"score": "softmax_topk", "renormalize": True, "out_dtype": "bfloat16"},
     {"score": "sigmoid", "permutation": True, "return_row_of": True, "return_logits": True},
+    {"score": "sqrt_softplus", "scaling_factor": 2.5},
 ]
 SCALED = [{"global_scale": scale} for scale in (None, "amax")]
 SHIFTS = (0, 1)

@@ -61,6 +61,7 @@ typedef struct cpu_path {
     void (*activate)(nk_activation activation, float *values, float *up, int64_t count);
     void (*exp)(float *values, float shift, int64_t count);
     void (*sigmoid)(const float *from, int64_t count, float *to);
+    void (*sqrt_softplus)(const float *from, int64_t count, float *to);
 
     /* Rows of whole blocks of 16 elements.
      *   finite_amax   the largest finite magnitude, or 0

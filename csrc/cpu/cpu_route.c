@@ -83,6 +83,47 @@ static float group_score(const float *keys, int64_t size, bool top2)
     return top2 && !isnan(second) ? first + second : first;
 }
 
+static float sum_values(const float *values, int64_t count)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += values[i];
+    return sum;
+}
+
+/* exp(v - largest), of which the sum is returned. */
+static float exponentials(const route_call *c, float *values, float largest, int64_t count)
+{
+    c->means.path->exp(values, largest, count);
+    return sum_values(values, count);
+}
+
+/* Leaves NaN out; its exponential makes the sum NaN. */
+static float largest_of(const float *values, int64_t count)
+{
+    float largest = -INFINITY;
+    for (int64_t i = 0; i < count; i++)
+        largest = values[i] > largest ? values[i] : largest;
+    return largest;
+}
+
+/* What a correction bias is added to. */
+static void score_experts(const route_call *c, const float *logits, float *scores)
+{
+    const nk_route_problem *p = c->problem;
+    if (p->score == NK_SIGMOID) {
+        c->means.path->sigmoid(logits, p->n, scores);
+    } else if (p->score == NK_SQRT_SOFTPLUS) {
+        c->means.path->sqrt_softplus(logits, p->n, scores);
+    } else {
+        memcpy(scores, logits, (size_t)p->n * sizeof *scores);
+        if (p->score != NK_SOFTMAX_TOPK) return;
+        float sum = exponentials(c, scores, largest_of(logits, p->n), p->n);
+        for (int64_t n = 0; n < p->n; n++)
+            scores[n] /= sum;
+    }
+}
+
 static void select_experts(const route_call *c, const float *logits, int32_t *ids)
 {
     const nk_route_problem *p = c->problem;
@@ -90,7 +131,7 @@ static void select_experts(const route_call *c, const float *logits, int32_t *id
     bool allowed[NK_MAX_EXPERTS] = {false};
     int32_t groups[NK_MAX_EXPERTS];
     if (p->correction_bias) {
-        c->means.path->sigmoid(logits, p->n, keys);
+        score_experts(c, logits, keys);
         for (int64_t n = 0; n < p->n; n++)
             keys[n] += p->correction_bias[n * p->correction_bias_stride];
     } else {
@@ -121,31 +162,39 @@ static void pick_values(const float *from, const int32_t *ids, int64_t count, fl
         to[i] = from[ids[i]];
 }
 
-static float sum_values(const float *values, int64_t count)
-{
-    float sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += values[i];
-    return sum;
-}
-
-/* The first selected logit is the largest of the selected and of all. Where it is not, a logit is NaN, and so is the
- * sum. */
+/* The first selected logit is the largest of the selected and of all, unless keys are not the logits. Else, where it is
+ * not, a logit is NaN, and so is the sum. */
 static void softmax(const route_call *c, const float *logits, const int32_t *ids, float *weights)
 {
     const nk_route_problem *p = c->problem;
-    float all[NK_MAX_EXPERTS], sum;
+    float all[NK_MAX_EXPERTS], largest = logits[ids[0]], sum;
     /* A renormalised softmax over all experts is the softmax of the selected, since its denominator cancels. */
     if (p->score == NK_SOFTMAX_TOPK && !p->renormalize) {
         memcpy(all, logits, (size_t)p->n * sizeof *all);
-        c->means.path->exp(all, logits[ids[0]], p->n);
+        if (p->correction_bias) largest = largest_of(all, p->n);
+        sum = exponentials(c, all, largest, p->n);
         pick_values(all, ids, p->top_k, weights);
-        sum = sum_values(all, p->n);
     } else {
         pick_values(logits, ids, p->top_k, weights);
-        c->means.path->exp(weights, logits[ids[0]], p->top_k);
-        sum = sum_values(weights, p->top_k);
+        if (p->correction_bias) largest = largest_of(weights, p->top_k);
+        sum = exponentials(c, weights, largest, p->top_k);
     }
+    for (int64_t i = 0; i < p->top_k; i++)
+        weights[i] /= sum;
+}
+
+/* Scores of the selected, each of its own logit alone. */
+static void scores_of_selected(const route_call *c, const float *logits, const int32_t *ids, float *weights)
+{
+    const nk_route_problem *p = c->problem;
+    float picked[NK_MAX_TOP_K], sum = 1e-20f; /* as in DeepSeek-V3: weights that are all zero stay zero */
+    pick_values(logits, ids, p->top_k, picked);
+    if (p->score == NK_SIGMOID)
+        c->means.path->sigmoid(picked, p->top_k, weights);
+    else
+        c->means.path->sqrt_softplus(picked, p->top_k, weights);
+    if (!p->renormalize) return;
+    sum += sum_values(weights, p->top_k);
     for (int64_t i = 0; i < p->top_k; i++)
         weights[i] /= sum;
 }
@@ -153,18 +202,23 @@ static void softmax(const route_call *c, const float *logits, const int32_t *ids
 static void weigh(const route_call *c, const float *logits, const int32_t *ids, float *weights)
 {
     const nk_route_problem *p = c->problem;
-    float picked[NK_MAX_TOP_K];
-    if (p->score == NK_SIGMOID) {
-        pick_values(logits, ids, p->top_k, picked);
-        c->means.path->sigmoid(picked, p->top_k, weights);
-        float sum = sum_values(weights, p->top_k) + 1e-20f; /* as in DeepSeek-V3: weights that are all zero stay zero */
-        for (int64_t i = 0; p->renormalize && i < p->top_k; i++)
-            weights[i] /= sum;
-    } else {
+    switch (p->score) {
+    case NK_SIGMOID:
+    case NK_SQRT_SOFTPLUS:
+        scores_of_selected(c, logits, ids, weights);
+        break;
+    case NK_TOPK_SOFTMAX:
+    case NK_SOFTMAX_TOPK:
         softmax(c, logits, ids, weights);
+        break;
+    case NK_LOGITS:
+        pick_values(logits, ids, p->top_k, weights);
+        break;
     }
     for (int64_t i = 0; i < p->top_k; i++)
         weights[i] *= p->scaling_factor;
+    for (int64_t i = 0; p->per_expert_scale && i < p->top_k; i++)
+        weights[i] *= p->per_expert_scale[ids[i] * p->per_expert_scale_stride];
 }
 
 static void route_row(const route_call *c, int64_t m, const float *logits)

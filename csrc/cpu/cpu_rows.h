@@ -142,6 +142,12 @@ CPU_TARGET static void sigmoid_row(const float *restrict from, int64_t count, fl
         to[i] = cpu_sigmoid(from[i]);
 }
 
+CPU_TARGET static void sqrt_softplus_row(const float *restrict from, int64_t count, float *restrict to)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = nk_sqrt_softplus(from[i], exponential(fabsf(from[i]) * -0.5f));
+}
+
 /* h sigmoid(t), where t has the sign of h. exp(-t) would overflow where the result is still a normal number. */
 static inline float cpu_swish(float h, float t)
 {
@@ -191,9 +197,9 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
 }
 
 /* The row functions of a path: these, and its own finite_amax_row, encode_row and decode_row. */
-#define CPU_ROWS                                                                                          \
-    .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .activate = activate_row, \
-    .exp = exp_row, .sigmoid = sigmoid_row, .finite_amax = finite_amax_row, .encode = encode_row,         \
-    .encode_four_six = encode_four_six_row, .decode = decode_row
+#define CPU_ROWS                                                                                                \
+    .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .activate = activate_row,       \
+    .exp = exp_row, .sigmoid = sigmoid_row, .sqrt_softplus = sqrt_softplus_row, .finite_amax = finite_amax_row, \
+    .encode = encode_row, .encode_four_six = encode_four_six_row, .decode = decode_row
 
 #endif

@@ -5,6 +5,7 @@
 #include "cuda/ptx/arithmetic.cuh"
 #include "cuda_route.h"
 #include "epilogue.cuh"
+#include "nk_math.h"
 
 #define ALL_LANES 0xFFFFFFFFu
 #define RANK_TAKEN 0u /* selected already, or no such expert */
@@ -29,6 +30,8 @@ __device__ inline scratch_t scratch_at(void *memory, int i, int experts)
 }
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+__device__ inline float sqrt_softplus(float x) { return nk_sqrt_softplus(x, expf(fabsf(x) * -0.5f)); }
 
 /* sigmoid() of each, to the bit. A reciprocal has a branch for results below the smallest normal number; here all have
  * one together, so that they overlap. */
@@ -64,10 +67,68 @@ __device__ inline float key_of_rank(uint32_t rank)
     return rank <= RANK_NAN ? NAN : __uint_as_float(bits);
 }
 
-__device__ inline float key_of(const nk_route_problem &p, float logit, int expert)
+template <int LANES> __device__ inline float sum_of_lanes(float v)
+{
+#pragma unroll
+    for (int distance = LANES / 2; distance; distance /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, distance);
+    return v;
+}
+
+__device__ inline float warp_sum(float v) { return sum_of_lanes<32>(v); }
+
+/* Leaves NaN out; its exponential makes the sum NaN. */
+__device__ inline float warp_max(float v)
+{
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2)
+        v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, distance));
+    return v;
+}
+
+/* What a softmax over all experts takes of the others. */
+typedef struct softmax_terms {
+    float largest, sum;
+} softmax_terms;
+
+__device__ inline softmax_terms softmax_of_all(const float *logits, int experts)
+{
+    float largest = -INFINITY, sum = 0;
+    for (int n = threadIdx.x & 31; n < experts; n += 32)
+        largest = fmaxf(largest, logits[n]);
+    largest = warp_max(largest);
+    for (int n = threadIdx.x & 31; n < experts; n += 32)
+        sum += expf(logits[n] - largest);
+    return {largest, warp_sum(sum)};
+}
+
+/* What a correction bias is added to. `all` is for a softmax over all experts. */
+__device__ inline float score_of_logit(nk_score score, float logit, softmax_terms all)
+{
+    if (score == NK_SIGMOID) return sigmoid(logit);
+    if (score == NK_SQRT_SOFTPLUS) return sqrt_softplus(logit);
+    return score == NK_SOFTMAX_TOPK ? expf(logit - all.largest) / all.sum : logit;
+}
+
+/* If the score is sigmoid. */
+__device__ inline float key_of_logit(const nk_route_problem &p, float logit, int expert)
 {
     if (!p.correction_bias) return logit;
     return __fadd_rn(sigmoid(logit), p.correction_bias[expert * p.correction_bias_stride]);
+}
+
+/* Keys of all experts, by a warp, whatever the score is. */
+__device__ inline void make_keys(const nk_route_problem &p, const scratch_t &s)
+{
+    const float *bias = p.correction_bias;
+    softmax_terms all = {0, 1};
+    if (bias && p.score == NK_SOFTMAX_TOPK) all = softmax_of_all(s.logits, (int)p.n);
+#pragma unroll 1
+    for (int n = threadIdx.x & 31; n < p.n; n += 32) {
+        const float logit = s.logits[n];
+        s.keys[n] = bias ? __fadd_rn(score_of_logit(p.score, logit, all), bias[n * p.correction_bias_stride]) : logit;
+    }
+    __syncwarp();
 }
 
 /* Which expert, or expert group, this lane's v-th rank belongs to; rises with v. */
@@ -84,7 +145,7 @@ __device__ inline float4 biases_at(const nk_route_problem &p, int n)
                        at[min(n + 3, last) * stride]);
 }
 
-/* Makes keys of logits, 4 FOURS of them at once. */
+/* Makes keys of logits, 4 FOURS of them at once, if scores are sigmoids. */
 template <int FOURS> __device__ inline void add_biases(const nk_route_problem &p, int first, float *keys)
 {
     float4 bias[FOURS];

@@ -139,7 +139,8 @@ template <typename F> __device__ inline auto with_fours(int n, F f)
 /* One token                                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Ranks the experts of the groups that were selected: `groups` has a bit for each group, 32 a lane. */
+/* Ranks the experts of the groups that were selected, in place of their keys: `groups` has a bit for each group, 32 a
+ * lane. */
 __device__ inline void rank_experts(const nk_route_problem &p, const scratch_t &s, uint32_t groups)
 {
     const int lane = threadIdx.x & 31, size = (int)(p.n / p.n_group);
@@ -147,7 +148,7 @@ __device__ inline void rank_experts(const nk_route_problem &p, const scratch_t &
     for (int n0 = 0; n0 < p.n; n0 += 32) { /* all lanes, for the shuffle */
         const int n = n0 + lane, group = min(n, (int)p.n - 1) / size;
         const bool allowed = __shfl_sync(ALL_LANES, groups, group / 32) >> group % 32 & 1;
-        if (n < p.n) s.ranks[n] = allowed ? rank_of(key_of(p, s.logits[n], n)) : RANK_TAKEN;
+        if (n < p.n) s.ranks[n] = allowed ? rank_of(s.keys[n]) : RANK_TAKEN;
     }
 }
 
@@ -158,13 +159,10 @@ __device__ inline int select_of_many_groups(const nk_route_problem &p, const scr
     const int lane = threadIdx.x & 31, n_group = (int)p.n_group;
     selection chosen = {0, 0};
 #pragma unroll 1
-    for (int n = lane; n < p.n; n += 32)
-        s.keys[n] = key_of(p, s.logits[n], n);
-    __syncwarp();
-#pragma unroll 1
     for (int phase = 0; phase < 2; phase++) {
         const bool of_groups = phase == 0;
         const int n = of_groups ? n_group : (int)p.n;
+        make_keys(p, s); /* twice, since scores and ranks take their place */
         if (of_groups) {
             score_groups(p, s.keys);
             for (int g = lane; g < n_group; g += 32)
@@ -185,9 +183,11 @@ __device__ inline int select_of_many_groups(const nk_route_problem &p, const scr
     return chosen.winner;
 }
 
-/* The expert that is selection `lane`, of few groups or of one. Keys stay in registers. If groups are no whole
- * lanes, they are scored in the scratch, which has the logits already. */
-template <int J> __device__ inline int select_of_few_groups(const nk_route_problem &p, const scratch_t &s)
+/* The expert that is selection `lane`, of few groups or of one. `from` is the keys, or logits that keys are made of.
+ * Keys stay in registers. If groups are no whole lanes, they are scored in the scratch, which has the logits already.
+ */
+template <int J>
+__device__ inline int select_of_few_groups(const nk_route_problem &p, const scratch_t &s, const float *from)
 {
     const bool grouped = p.topk_group < p.n_group;
     const int last = (int)p.n - 1, size = grouped ? (int)(p.n / p.n_group) : 128;
@@ -195,10 +195,10 @@ template <int J> __device__ inline int select_of_few_groups(const nk_route_probl
     float keys[4 * J];
 #pragma unroll
     for (int v = 0; v < 4 * J; v += 4) {
-        const float4 four = *(const float4 *)&s.logits[index_of(v)];
+        const float4 four = *(const float4 *)&from[index_of(v)];
         keys[v] = four.x, keys[v + 1] = four.y, keys[v + 2] = four.z, keys[v + 3] = four.w;
     }
-    if (p.correction_bias) {
+    if (p.correction_bias && from == s.logits) {
         constexpr int FOURS = J < 2 || J > 4 ? 1 : 2; /* as many at once as registers allow */
 #pragma unroll
         for (int v = 0; v < 4 * J; v += 4 * FOURS)
@@ -231,10 +231,12 @@ template <int J> __device__ inline int select_of_few_groups(const nk_route_probl
 }
 
 /* The expert that is selection `lane`, if a lane has at most one expert. */
-__device__ inline int select_of_few_experts(const nk_route_problem &p, const scratch_t &s)
+__device__ inline int select_of_few_experts(const nk_route_problem &p, const scratch_t &s, const float *from)
 {
     const int lane = threadIdx.x & 31;
-    const uint32_t rank = lane < p.n ? rank_of(key_of(p, s.logits[lane], lane)) : RANK_TAKEN;
+    uint32_t rank = RANK_TAKEN;
+    if (lane < p.n) rank = rank_of(from == s.logits ? key_of_logit(p, from[lane], lane) : from[lane]);
+    if (from != s.logits) __syncwarp(); /* candidates take the keys' place */
     return select_of_lanes(rank, (int)p.n, (int)p.top_k, s.ranks);
 }
 
@@ -243,31 +245,14 @@ __device__ inline int select_expert(const nk_route_problem &p, const scratch_t &
 {
     const bool grouped = p.topk_group < p.n_group;
     if (grouped && p.n_group > FEW_GROUPS) return select_of_many_groups(p, s);
-    if (!grouped && p.n <= 32) return select_of_few_experts(p, s);
-    return with_fours((int)p.n, [&](auto of) { return select_of_few_groups<of.J>(p, s); });
+    const float *from = s.logits;
+    if (p.correction_bias && p.score != NK_SIGMOID) make_keys(p, s), from = s.keys; /* sigmoids: in registers */
+    if (!grouped && p.n <= 32) return select_of_few_experts(p, s, from);
+    return with_fours((int)p.n, [&](auto of) { return select_of_few_groups<of.J>(p, s, from); });
 }
-
-template <int LANES> __device__ inline float sum_of_lanes(float v)
-{
-#pragma unroll
-    for (int distance = LANES / 2; distance; distance /= 2)
-        v += __shfl_xor_sync(ALL_LANES, v, distance);
-    return v;
-}
-
-__device__ inline float warp_sum(float v) { return sum_of_lanes<32>(v); }
 
 /* The sum of the first k lanes, which get it; the other lanes hold 0. */
 __device__ inline float sum_of_first(float v, int k) { return k <= 8 ? sum_of_lanes<8>(v) : sum_of_lanes<32>(v); }
-
-/* Leaves NaN out; its exponential makes the sum NaN. */
-__device__ inline float warp_max(float v)
-{
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2)
-        v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, distance));
-    return v;
-}
 
 /* The weight of selection `lane`, whose logit is `logit`. Renormalising a softmax over all experts cancels its
  * denominator: what is left is the softmax over the selected. */
@@ -275,19 +260,15 @@ __device__ inline float weight_of(const nk_route_problem &p, const float *logits
 {
     const bool there = (threadIdx.x & 31) < p.top_k;
     float part, sum = 1; /* 1 in lanes behind: a quotient that is no number takes long */
-    if (p.score == NK_SIGMOID) {
-        part = sigmoid(logit);
+    if (p.score == NK_LOGITS) {
+        part = logit;
+    } else if (p.score == NK_SIGMOID || p.score == NK_SQRT_SOFTPLUS) {
+        part = p.score == NK_SIGMOID ? sigmoid(logit) : sqrt_softplus(logit);
         if (p.renormalize) sum = sum_of_first(there ? part : 0, (int)p.top_k) + 1e-20f; /* all-zero scores give zeros */
     } else if (p.score == NK_SOFTMAX_TOPK && !p.renormalize) {
-        float largest = -INFINITY;
-        sum = 0;
-        for (int n = threadIdx.x & 31; n < p.n; n += 32)
-            largest = fmaxf(largest, logits[n]);
-        largest = warp_max(largest);
-        for (int n = threadIdx.x & 31; n < p.n; n += 32)
-            sum += expf(logits[n] - largest);
-        part = expf(logit - largest);
-        sum = warp_sum(sum);
+        const softmax_terms all = softmax_of_all(logits, (int)p.n);
+        part = expf(logit - all.largest);
+        sum = all.sum;
     } else {
         /* the first selection has the largest logit, unless keys are not the logits */
         const float largest =
@@ -320,7 +301,8 @@ __device__ inline int route_token(const nk_route_problem &p, int64_t m, const sc
     for (int n = lane; p.returns_logits && n < p.n; n += 32)
         *(float *)output_at(p.logits_out, 0, m, n) = s.logits[n];
     const int expert = select_expert(p, s);
-    const float weight = weight_of(p, s.logits, s.logits[expert]);
+    float weight = weight_of(p, s.logits, s.logits[expert]);
+    if (p.per_expert_scale) weight = __fmul_rn(weight, p.per_expert_scale[expert * p.per_expert_scale_stride]);
     if (lane < p.top_k) p.ids[m * p.ids_row_stride + lane * p.ids_col_stride] = expert;
     if (p.dense)
         store_dense(p, m, s.logits, expert, weight);

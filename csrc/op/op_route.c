@@ -35,11 +35,23 @@ static nk_status check_operands(const nk_route_args *args, nk_route_problem *p)
     return NK_OK;
 }
 
+/* A number for each expert, fp32 [N], or NULL: *data and *stride stay as they are. */
+static nk_status check_per_expert(const nk_tensor *t, const nk_tensor *first, int64_t experts, const float **data,
+                                  int64_t *stride)
+{
+    if (!t) return NK_OK;
+    NK_TRY(nk_check_tensor(t, NK_DTYPE_BIT(NK_F32), first));
+    NK_CHECK_AT(t->ndim == 1 && t->shape[0] == experts, NK_VALUE_ERROR, t, "shape %s, expected (%" PRId64 ",)",
+                nk_shape_text(t).s, experts);
+    *data = t->data;
+    *stride = t->stride[0];
+    return NK_OK;
+}
+
 /* How experts are selected and weighed. `experts` is the tensor that says how many there are. */
 static nk_status check_selection(const nk_route_args *args, const nk_tensor *experts, const nk_tensor *first,
                                  nk_route_problem *p)
 {
-    const nk_tensor *bias = args->correction_bias;
     NK_CHECK_AT(p->n <= NK_MAX_EXPERTS, NK_VALUE_ERROR, experts, "shape %s is %" PRId64 " experts, expected at most %d",
                 nk_shape_text(experts).s, p->n, NK_MAX_EXPERTS);
     NK_CHECK(args->k >= 1 && args->k <= NK_MAX_TOP_K && args->k <= p->n, NK_VALUE_ERROR,
@@ -62,14 +74,8 @@ static nk_status check_selection(const nk_route_args *args, const nk_tensor *exp
     p->scaling_factor = args->scaling_factor;
     p->returns_logits = args->return_logits;
     NK_TRY(nk_check_alpha(&args->alpha, p->n, first, &p->alpha));
-    if (!bias) return NK_OK;
-    NK_CHECK_AT(args->score == NK_SIGMOID, NK_VALUE_ERROR, bias, "given, expected None unless score='sigmoid'");
-    NK_TRY(nk_check_tensor(bias, NK_DTYPE_BIT(NK_F32), first));
-    NK_CHECK_AT(bias->ndim == 1 && bias->shape[0] == p->n, NK_VALUE_ERROR, bias, "shape %s, expected (%" PRId64 ",)",
-                nk_shape_text(bias).s, p->n);
-    p->correction_bias = bias->data;
-    p->correction_bias_stride = bias->stride[0];
-    return NK_OK;
+    NK_TRY(check_per_expert(args->correction_bias, first, p->n, &p->correction_bias, &p->correction_bias_stride));
+    return check_per_expert(args->per_expert_scale, first, p->n, &p->per_expert_scale, &p->per_expert_scale_stride);
 }
 
 nk_status nk_check_expert_map(const nk_tensor *map, int64_t num_local_experts, const nk_tensor *first,
@@ -187,10 +193,10 @@ nk_status nk_route(const nk_route_args *args, nk_exec *exec)
         NK_TRY(
             nk_check_out_rows(args->logits_out, &outs.logits, NK_DTYPE_BIT(NK_F32), exec, first, &problem.logits_out));
     }
-    const nk_tensor *all[] = {args->weights,     args->ids,    args->counts,          args->offsets,
-                              args->sorted_rows, args->row_of, args->logits_out,      args->x,
-                              args->w,           args->logits, args->correction_bias, args->alpha.tensor,
-                              args->expert_map};
+    const nk_tensor *all[] = {
+        args->weights,      args->ids,       args->counts, args->offsets, args->sorted_rows,     args->row_of,
+        args->logits_out,   args->x,         args->w,      args->logits,  args->correction_bias, args->per_expert_scale,
+        args->alpha.tensor, args->expert_map};
     for (int i = 0; i < NK_ROUTE_OUTPUTS; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

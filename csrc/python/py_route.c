@@ -10,15 +10,21 @@
 static nk_status run_route(const void *args, nk_exec *exec) { return nk_route(args, exec); }
 static nk_status run_sort_by_expert(const void *args, nk_exec *exec) { return nk_sort_by_expert(args, exec); }
 
-/* renormalize=None: False where the score is a softmax over all experts, else True. */
+/* renormalize=None: False where the score is a softmax over all experts or the logit, else True. */
 static int renormalize_argument(PyObject *object, nk_route_args *args)
 {
     bool is_none;
     if (py_bool_or_none(object, "renormalize", &args->renormalize, &is_none) < 0) return -1;
-    if (is_none) args->renormalize = args->score != NK_SOFTMAX_TOPK;
-    if (args->renormalize || args->score != NK_TOPK_SOFTMAX) return 0;
-    return py_fail_at(PyExc_ValueError, "renormalize", -1,
-                      "False, expected None or True: with score='topk_softmax' the weights always sum to 1");
+    if (is_none) args->renormalize = args->score != NK_SOFTMAX_TOPK && args->score != NK_LOGITS;
+    if (!args->renormalize && args->score == NK_TOPK_SOFTMAX) {
+        return py_fail_at(PyExc_ValueError, "renormalize", -1,
+                          "False, expected None or True: with score='topk_softmax' the weights always sum to 1");
+    }
+    if (args->renormalize && args->score == NK_LOGITS) {
+        return py_fail_at(PyExc_ValueError, "renormalize", -1,
+                          "True, expected None or False: with score='logits' the weights are the logits");
+    }
+    return 0;
 }
 
 /* num_local_experts goes with expert_map. */

@@ -233,6 +233,7 @@ def route(
     topk_group: int = 1,
     renormalize: bool | None = None,
     scaling_factor: float = 1.0,
+    per_expert_scale: Tensor | None = None,
     alpha: Scalar = 1.0,
     dense: bool = False,
     permutation: bool = False,
@@ -248,6 +249,7 @@ def route(
     args = (
         x, w, k, score, correction_bias, n_group, topk_group, renormalize, float(scaling_factor),
         *number(alpha, "alpha"), dense, logits, expert_map, num_local_experts,
+        per_expert_scale,
     )  # fmt: skip
     if return_row_of and not permutation:
         raise ValueError("return_row_of: True, expected False unless permutation=True")

@@ -193,15 +193,15 @@ def _grouped_dual_gemm_quantized(
 def _route(
     x, w, k, score="topk_softmax", correction_bias=None, n_group=1, topk_group=1, renormalize=None,
     scaling_factor=1.0, alpha=1.0, alpha_tensor=None, dense=False, logits=None, expert_map=None,
-    num_local_experts=None, out_dtype=None, *, permutation=False, return_logits=False,
-    return_row_of=False, out=None,
+    num_local_experts=None, per_expert_scale=None, out_dtype=None, *, permutation=False,
+    return_logits=False, return_row_of=False, out=None,
 ):
     return _C.route(
         x, w, k, logits=logits, score=score, correction_bias=correction_bias, n_group=n_group,
         topk_group=topk_group, renormalize=renormalize, scaling_factor=scaling_factor,
-        alpha=either(alpha, alpha_tensor), dense=dense, permutation=permutation,
-        expert_map=expert_map, num_local_experts=num_local_experts, return_logits=return_logits,
-        return_row_of=return_row_of, out=out, out_dtype=out_dtype,
+        per_expert_scale=per_expert_scale, alpha=either(alpha, alpha_tensor), dense=dense,
+        permutation=permutation, expert_map=expert_map, num_local_experts=num_local_experts,
+        return_logits=return_logits, return_row_of=return_row_of, out=out, out_dtype=out_dtype,
     )
 
 
@@ -284,7 +284,7 @@ REGISTERED = {
         '''Tensor? x, Tensor? w, int k, str score="topk_softmax", Tensor? correction_bias=None, int
         n_group=1, int topk_group=1, bool? renormalize=None, float scaling_factor=1.0, float
         alpha=1.0, Tensor? alpha_tensor=None, bool dense=False, Tensor? logits=None, Tensor?
-        expert_map=None, int? num_local_experts=None''',
+        expert_map=None, int? num_local_experts=None, Tensor? per_expert_scale=None''',
         ("weights", "ids"), _route, "out_dtype",
     ),
     "sort_by_expert": (

@@ -7,7 +7,7 @@ import numpy as np
 
 from .reference import FLT_MIN, FLT_TRUE_MIN, UNIT, Expected, check, error_bound, matmul, round_to
 
-SCORES = ("topk_softmax", "softmax_topk", "sigmoid")
+SCORES = ("topk_softmax", "softmax_topk", "sigmoid", "sqrt_softplus", "logits")
 
 
 @dataclass
@@ -21,10 +21,13 @@ class Options:
     topk_group: int = 1
     renormalize: bool | None = None
     scaling_factor: float = 1.0
+    per_expert_scale: np.ndarray | None = None
 
     @property
     def normalized(self):
-        return self.score == "sigmoid" if self.renormalize is None else self.renormalize
+        if self.renormalize is None:
+            return self.score in ("sigmoid", "sqrt_softplus")
+        return self.renormalize
 
 
 def logits(x, w, alpha=1.0, c=1):
@@ -50,13 +53,44 @@ def sigmoid(x):
         return 1 / (1 + np.exp(-x))
 
 
+def sqrt_softplus(x):
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(np.logaddexp(0, x))
+
+
+def softmax(logit, over):
+    """exp(logit) / sum of exp(over), row by row."""
+    top = over.max(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        return np.exp(logit - top) / np.exp(over - top).sum(axis=-1, keepdims=True)
+
+
+def scores_of(logit, e, score):
+    """What a correction bias is added to, and how far that of a backend may differ."""
+    if score == "sigmoid":
+        return sigmoid(logit), e / 4 + UNIT * 6  # it rises by at most 1/4
+    if score == "sqrt_softplus":
+        value = sqrt_softplus(logit)
+        return value, e / 3 + UNIT * 12 * np.abs(value)  # by less than 1/3
+    if score != "softmax_topk":
+        return logit, e
+    value = softmax(logit, logit)
+    with np.errstate(all="ignore"):
+        spread = logit.max(axis=-1, keepdims=True) - logit
+        rounding = UNIT * (logit.shape[1] + 16 + 2 * (spread + 1))
+        far = value * (np.expm1(2 * e.max(axis=-1, keepdims=True)) + rounding) + FLT_MIN
+    return value, np.where(np.isfinite(far), far, FLT_MIN)
+
+
 def keys(logit, e, options):
     """The keys that selection compares, and how far those of a backend may differ."""
     if options.correction_bias is None:
         return logit, e
-    key = round_to(sigmoid(logit), "float32").astype(np.float64)
-    key = round_to(key + options.correction_bias, "float32").astype(np.float64)
-    return key, e / 4 + UNIT * (6 + np.abs(key))  # sigmoid rises by at most 1/4
+    score, far = scores_of(logit, e, options.score)
+    key = round_to(score, "float32").astype(np.float64)
+    with np.errstate(all="ignore"):
+        key = round_to(key + options.correction_bias, "float32").astype(np.float64)
+    return key, np.where(np.isfinite(key), far + UNIT * np.abs(key), 0)
 
 
 def group_scores(key, options):
@@ -132,21 +166,27 @@ def weights(logit, e, ids, options):
     chosen = np.take_along_axis(logit, ids, axis=-1)
     over_all = options.score == "softmax_topk" and not options.normalized
     involved = logit if over_all else chosen
-    spread, floor = 0.0, FLT_MIN
+    spread, floor, far = 0.0, FLT_MIN, e.max(axis=-1, keepdims=True)
     with np.errstate(all="ignore"):
-        if options.score == "sigmoid":
-            value = sigmoid(chosen)
+        if options.score == "logits":
+            value, relative = chosen, 0.0
+            floor = far + FLT_TRUE_MIN
+        elif options.score in ("sigmoid", "sqrt_softplus"):
+            value = {"sigmoid": sigmoid, "sqrt_softplus": sqrt_softplus}[options.score](chosen)
+            relative = np.expm1(2 * far)
             if options.normalized:
                 total = value.sum(axis=-1, keepdims=True) + np.float64(np.float32(1e-20))
                 value, floor = value / total, FLT_MIN / total
         else:
-            top = involved.max(axis=-1, keepdims=True)
-            value = np.exp(chosen - top) / np.exp(involved - top).sum(axis=-1, keepdims=True)
-            spread = np.abs(chosen - top) + 1
-        value = value * np.float64(np.float32(options.scaling_factor))
-        rounding = UNIT * (involved.shape[1] + 16 + 2 * spread)
-        error = np.abs(value) * (np.expm1(2 * e.max(axis=-1, keepdims=True)) + rounding)
-        error = error + floor * np.abs(options.scaling_factor)
+            value, relative = softmax(chosen, involved), np.expm1(2 * far)
+            spread = np.abs(chosen - involved.max(axis=-1, keepdims=True)) + 1
+        factor = np.float64(np.float32(options.scaling_factor))
+        if options.per_expert_scale is not None:
+            factor = factor * np.asarray(options.per_expert_scale, np.float64)[ids]
+        value = value * factor
+        terms = 0 if options.score == "logits" else involved.shape[1]
+        rounding = UNIT * (terms + 16 + 2 * spread)
+        error = np.abs(value) * (relative + rounding) + floor * np.abs(factor)
     return Expected.within(value, np.where(np.isfinite(error), error, 0))
 
 

@@ -131,7 +131,7 @@ SHARED = [
     *((contiguous, name) for name in ("a", "b", "sfa", "sfb", "alpha", "bias", "offsets")),
     (by_rows, "rows"),
     *((stacked, name) for name in ("a", "b", "sfb", "alpha", "offsets", "rows")),
-    *((sigmoid, name) for name in ("x", "w", "correction_bias")),
+    *((sigmoid, name) for name in ("x", "w", "correction_bias", "per_expert_scale")),
     *((gated, name) for name in ("x", "up")),
     (dequantize, "q"),
     (to_blocked, "scales"),

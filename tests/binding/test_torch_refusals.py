@@ -119,7 +119,9 @@ def spoiled(device):
     yield nk.route, (x, x, 2), {"score": "best"}
     yield nk.route, (x, x, 2), {"n_group": 4}
     yield nk.route, (x, x, 2), {"renormalize": False}
-    yield nk.route, (x, x, 2), {"correction_bias": torch.ones(6, device=device)}
+    yield nk.route, (x, x, 2), {"score": "logits", "renormalize": True}
+    yield nk.route, (x, x, 2), {"correction_bias": torch.ones(5, device=device)}
+    yield nk.route, (x, x, 2), {"per_expert_scale": torch.ones(5, device=device)}
     yield nk.route, (x, x, 2), {"out": (x,)}
     yield nk.route, (x, x, 2), {"return_row_of": True}
     rows = torch.zeros(12, dtype=torch.int32, device=device)
@@ -171,7 +173,7 @@ def test_wrong_calls_are_refused_by_name(device):
             fake = refusal(function, *mapped(mode.from_tensor, (args, options)))
         assert fake in (real, None), (i, function.__name__, real, fake)
         refused += fake is not None
-    assert (refused, i + 1) == (45, 127)
+    assert (refused, i + 1) == (45, 129)
 
 
 def test_tracing_takes_what_calls_take(device):

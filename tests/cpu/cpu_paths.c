@@ -190,6 +190,7 @@ static void compare_rows(size_t count, int kind)
     BOTH("scale, bias", p->scale(v, other, values, n));
     BOTH("exp", p->exp(v, 0.5f, n));
     BOTH("sigmoid", p->sigmoid(values, n, v));
+    BOTH("sqrt_softplus", p->sqrt_softplus(values, n, v));
     for (int i = 0; i <= NK_SWIGLU_OAI; i++) {
         BOTH("activate", activate_copy(p, (nk_activation){(nk_activation_kind)i, INFINITY, 1.702f}, v, other, count));
         BOTH("activate, limit", activate_copy(p, (nk_activation){(nk_activation_kind)i, 0.5f, 0.75f}, v, other, count));

@@ -253,10 +253,13 @@ def test_route_weights_are_torchs(score):
     ids = routing.select(logit, options)
     got = routing.weights(logit, np.zeros_like(logit), ids, options).exact
     t, at = torch.from_numpy(logit), torch.from_numpy(ids)
+    root = torch.nn.functional.softplus(t).sqrt()
     want = {
         "topk_softmax": lambda: t.gather(1, at).softmax(1),
         "softmax_topk": lambda: t.softmax(1).gather(1, at),
         "sigmoid": lambda: t.sigmoid().gather(1, at) / t.sigmoid().gather(1, at).sum(1, True),
+        "sqrt_softplus": lambda: root.gather(1, at) / root.gather(1, at).sum(1, True),
+        "logits": lambda: t.gather(1, at),
     }[score]()
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-12)
 

@@ -120,23 +120,48 @@ def ambiguous(logit, options):
     return False
 
 
-@pytest.mark.parametrize("renormalize", (None, False))
+BIASED = [variant for variant in VARIANTS if "scaled" not in variant]
+
+
+@pytest.mark.parametrize("variant", BIASED)
 @pytest.mark.parametrize(
-    "n, n_group, topk_group, k", [(20, 1, 1, 6), (64, 8, 4, 8), (256, 8, 4, 8), (6, 6, 3, 2)]
+    "n, n_group, topk_group, k",
+    [(20, 1, 1, 6), (64, 8, 4, 8), (256, 8, 4, 8), (6, 6, 3, 2), (80, 40, 9, 5), (600, 1, 1, 8)],
 )
-def test_correction_bias_steers_the_selection_only(device, n, n_group, topk_group, k, renormalize):
+def test_correction_bias_steers_the_selection_only(device, n, n_group, topk_group, k, variant):
+    """Few experts, many; groups of whole lanes of a warp, of others, of more than a lane each."""
     rng = rng_of(n, k)
     x, w = integers(rng, 25, n, 16, most=1)
     bias = rng.integers(-8, 8, n) / np.float32(8)
-    bias = (bias + rng.integers(0, 4, n) / np.float32(1000)).astype(np.float32)
-    groups = {"n_group": n_group, "topk_group": topk_group}
-    options = {"score": "sigmoid", "renormalize": renormalize, **groups}
-    logit = routing.logits(x.astype(np.float64), w.astype(np.float64))[0]
-    exact = np.array(
-        [not ambiguous(row[None], Options(k, correction_bias=bias, **options)) for row in logit]
-    )
-    assert exact.sum() >= 5
-    check_exact(x[exact], w, k, device, bias=bias, **options)
+    options = {**VARIANTS[variant], "n_group": n_group, "topk_group": topk_group}
+    of_logits = options["score"] in ("topk_softmax", "logits")  # exact, with many ties
+    if not of_logits:
+        bias = (bias + rng.integers(0, 4, n) / np.float32(1000)).astype(np.float32)
+    scale = rng.standard_normal(n).astype(np.float32)
+    weights, ids = run_route(x, w, k, device, bias=bias, scale=scale, **options)
+    o = Options(k, correction_bias=bias, per_expert_scale=scale, **options)
+    logit, e = routing.logits(x.astype(np.float64), w.astype(np.float64))
+    key, far = routing.keys(logit, 0 * e, o)
+    for row in range(len(x)):
+        if of_logits or not ambiguous(logit[row][None], o):
+            np.testing.assert_array_equal(ids[row], routing.select(key[row][None], o)[0])
+        assert not (wrong := routing.wrong_ids(ids[row], key[row], far[row], o)), wrong
+    assert_ok(routing.check_weights(weights, logit, 0 * e, ids, o))
+    if options["score"] == "logits":
+        chosen = np.take_along_axis(logit, ids, -1).astype(np.float32)
+        np.testing.assert_array_equal(weights, chosen * scale[ids])
+
+
+@pytest.mark.parametrize("variant", BIASED)
+def test_correction_bias_of_special_rows(device, variant):
+    """A softmax over all experts has NaN for each of them where one logit is NaN or +inf."""
+    x, w = specials()
+    options = VARIANTS[variant]
+    bias = np.float32([0, 3, 0.5, 1, 2, -4, 8, 0.25, 7, 6, 5, -1])
+    for k in (1, 5, 12):
+        _, ids = check_exact(x, w, k, device, bias=bias, **options)
+        lost = [0, 2, 3, 4] if options["score"] == "softmax_topk" else [3]
+        assert (ids[lost] == range(k)).all()
 
 
 def test_correction_bias_and_nan(device):
@@ -163,6 +188,37 @@ def test_sigmoid_of_large_logits_ties_at_one(device):
     assert ids.tolist() == [[0, 1, 3, 2]]
 
 
+def test_sqrt_softplus_of_any_logit(device):
+    """Its exponential leaves float32 at 88 and at -103, itself only below -174."""
+    logits = np.linspace(-200, 200, 32 * 40, dtype=np.float32).reshape(40, 32)
+    logits[0, :6] = [1e38, -1e38, 0, -0.0, 2**-149, -16.999]
+    given = floats(logits, "float32", device)
+    weights, ids = nvfp4kern.route(k=32, logits=given, score="sqrt_softplus", renormalize=False)
+    o = Options(32, "sqrt_softplus", renormalize=False)
+    exact, ids = logits.astype(np.float64), ids.cpu().numpy()
+    assert_ok(routing.check_weights(values(weights), exact, 0 * exact, ids, o))
+    torchs = torch.nn.functional.softplus(torch.from_numpy(np.take_along_axis(exact, ids, -1)))
+    np.testing.assert_allclose(values(weights), torchs.sqrt().numpy(), rtol=2e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("n, k", [(12, 5), (40, 9), (300, 32)])
+def test_per_expert_scale(device, variant, n, k):
+    """It multiplies last: the bits are those of the weights without it, times it."""
+    x, w = integers(rng_of(16, n), 20, n, 32)
+    scale = rng_of(17).standard_normal(n).astype(np.float32)
+    scale[[0, 3, 7]] = [np.nan, -0.0, np.inf]
+    strided = floats(scale.repeat(2), "float32", device)[::2]
+    plain, ids = check_exact(x, w, k, device, **VARIANTS[variant])
+    for dense in (False, True):
+        options = {"dense": dense, "per_expert_scale": strided, **VARIANTS[variant]}
+        weights, same = run_route(x, w, k, device, **options)
+        np.testing.assert_array_equal(same, ids)
+        with np.errstate(invalid="ignore"):
+            want = plain * scale[ids]
+        np.testing.assert_array_equal(weights, routing.scatter(want, ids, n) if dense else want)
+
+
 def test_softmax_does_not_overflow(device):
     x, w = integers(rng_of(9), 4, 9, 512, most=100)
     for variant in VARIANTS.values():
@@ -176,8 +232,6 @@ def test_softmax_does_not_overflow(device):
 @pytest.mark.parametrize("biased", (False, True))
 def test_real_logits_obey_the_key_rule(backend, variant, groups, biased, dtype):
     options = dict(VARIANTS[variant])
-    if biased and options["score"] != "sigmoid":
-        options["score"] = "sigmoid"
     if groups:
         options |= {"n_group": groups[0], "topk_group": groups[1]}
     rng = rng_of(10)

@@ -20,6 +20,8 @@ VARIANTS = [
     {"score": "topk_softmax"},
     {"score": "softmax_topk", "renormalize": False, "scaling_factor": 2.5},
     {"score": "sigmoid"},
+    {"score": "sqrt_softplus"},
+    {"score": "logits", "scaling_factor": 0.75},
     {"score": "sigmoid", "n_group": 4, "topk_group": 2, "renormalize": False},
 ]
 
@@ -175,7 +177,7 @@ def test_extents_and_alignments(device, m, n, hidden, shift, dtypes):
         wide = np.pad(array, ((0, 0), (0, padding)), constant_values=np.nan)
         given.append(columns_of(wide, dtype, device, shift)[:, :hidden])
     logit = routing.logits(x.astype(np.float64), w.astype(np.float64))[0]
-    options = VARIANTS[(m + n + shift) % 3]
+    options = VARIANTS[(m + n + shift) % len(VARIANTS)]
     o = Options(k, **options)
     outs = [Guarded((m, cols), dtype, device) for cols, dtype in ((k, "float32"), (n, "float32"))]
     ids = Guarded((m, k), torch.int32, device)
@@ -259,10 +261,11 @@ def test_alpha_multiplies_given_logits(device, alpha):
     np.testing.assert_array_equal(ids.cpu().numpy(), routing.select(exact, Options(3)))
 
 
-def test_a_correction_bias_and_given_logits(device):
+@pytest.mark.parametrize("score", routing.SCORES)
+def test_a_correction_bias_and_given_logits(device, score):
     logits = rng_of(20).integers(-3, 4, (30, 64)).astype(np.float32)
     bias = (rng_of(21).integers(-8, 9, 64) / 4).astype(np.float32)
-    options = {"score": "sigmoid", "n_group": 8, "topk_group": 3}
+    options = {"score": score, "n_group": 8, "topk_group": 3}
     given = {"correction_bias": floats(bias, "float32", device), **options}
     result = nvfp4kern.route(k=6, logits=floats(logits, "float16", device), **given)
     exact = logits.astype(np.float64)

@@ -35,22 +35,70 @@ __device__ inline void load_16_logits(const token_logits &of, int n, float (&v)[
 }
 
 /* To shared memory. */
-__device__ inline void store_window(float *to, const float (&v)[16])
+template <int N> __device__ inline void store_window(float *to, const float (&v)[N])
 {
 #pragma unroll
-    for (int i = 0; i < 16; i += 4)
+    for (int i = 0; i < N; i += 4)
         *(float4 *)&to[i] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+}
+
+/* From shared memory. */
+template <int N> __device__ inline void load_window(const float *from, float (&v)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        const float4 four = *(const float4 *)&from[i];
+        v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+    }
+}
+
+/* v = f(v) of each, by one copy of f's code: registers have no index, so the window holds them meanwhile. */
+template <int N, typename F> __device__ inline void for_each_in_window(const token_logits &of, float (&v)[N], F f)
+{
+    store_window(of.window, v);
+#pragma unroll 1
+    for (int i = 0; i < N; i++)
+        of.window[i] = f(of.window[i]);
+    load_window(of.window, v);
+}
+
+/* Calls f(logit) for all experts. */
+template <typename F> __device__ inline void for_each_logit(const token_logits &of, F f)
+{
+#pragma unroll 1
+    for (int n = 0; n < 16 * of.windows; n += 16) {
+        float v[16];
+        load_16_logits(of, n, v);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (n + i < of.p.n) f(v[i]);
+        }
+    }
+}
+
+/* What a softmax over all experts takes of the others. */
+__device__ inline softmax_terms softmax_by_thread(const token_logits &of)
+{
+    softmax_terms all = {-INFINITY, 0};
+    for_each_logit(of, [&](float logit) { all.largest = fmaxf(all.largest, logit); }); /* leaves NaN out */
+    for_each_logit(of, [&](float logit) { all.sum += expf(logit - all.largest); });
+    return all;
 }
 
 /* Keys of all experts, if there is a correction bias. */
 __device__ inline void make_keys(const token_logits &of)
 {
     const nk_route_problem &p = of.p;
+    softmax_terms all = {0, 1};
+    if (p.score == NK_SOFTMAX_TOPK) all = softmax_by_thread(of);
 #pragma unroll 1
     for (int n = 0; n < 16 * of.windows; n += 16) {
         float v[16];
         load_16_logits(of, n, v);
-        sigmoids(v);
+        if (p.score == NK_SIGMOID)
+            sigmoids(v);
+        else
+            for_each_in_window(of, v, [&](float logit) { return score_of_logit(p.score, logit, all); });
 #pragma unroll
         for (int i = 0; i < 16; i++)
             v[i] = __fadd_rn(v[i], p.correction_bias[min(n + i, (int)p.n - 1) * p.correction_bias_stride]);
@@ -60,15 +108,10 @@ __device__ inline void make_keys(const token_logits &of)
 
 __device__ inline void load_keys(const token_logits &of, int n, float (&v)[16])
 {
-    if (!of.p.correction_bias) {
+    if (of.p.correction_bias)
+        load_window(of.keys + n, v);
+    else
         load_16_logits(of, n, v);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-        const float4 four = *(const float4 *)&of.keys[n + i];
-        v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
-    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -184,20 +227,6 @@ __device__ inline best_experts select_by_thread(const token_logits &of)
 /* Weights                                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Calls f(logit) for all experts. */
-template <typename F> __device__ inline void for_each_logit(const token_logits &of, F f)
-{
-#pragma unroll 1
-    for (int n = 0; n < 16 * of.windows; n += 16) {
-        float v[16];
-        load_16_logits(of, n, v);
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            if (n + i < of.p.n) f(v[i]);
-        }
-    }
-}
-
 /* Of all selections. */
 __device__ inline void selected_logits(const token_logits &of, const best_experts &best, float (&logits)[MAX_TOP_K])
 {
@@ -221,23 +250,33 @@ __device__ inline void weights_by_thread(const token_logits &of, const best_expe
 {
     const nk_route_problem &p = of.p;
     const int first = MAX_TOP_K - (int)p.top_k;
-    const bool of_all = p.score == NK_SOFTMAX_TOPK && !p.renormalize, sigmoids = p.score == NK_SIGMOID;
-    float logits[MAX_TOP_K], largest = -INFINITY, sum = 0;
+    const bool of_all = p.score == NK_SOFTMAX_TOPK && !p.renormalize;
+    const bool alone = p.score == NK_SIGMOID || p.score == NK_SQRT_SOFTPLUS || p.score == NK_LOGITS;
+    float logits[MAX_TOP_K];
+    softmax_terms over = {-INFINITY, 0};
     selected_logits(of, best, logits);
-    if (of_all) {
-        for_each_logit(of, [&](float logit) { largest = fmaxf(largest, logit); }); /* leaves NaN out */
-        for_each_logit(of, [&](float logit) { sum += expf(logit - largest); });
+    if (p.score == NK_SQRT_SOFTPLUS) for_each_in_window(of, logits, [](float logit) { return sqrt_softplus(logit); });
+    if (of_all) over = softmax_by_thread(of);
+    if (!of_all && p.correction_bias) { /* else keys are the logits, and the first is the largest */
+#pragma unroll
+        for (int i = 0; i < MAX_TOP_K; i++)
+            over.largest = i < first ? over.largest : fmaxf(over.largest, logits[i]);
     }
 #pragma unroll
     for (int i = 0; i < MAX_TOP_K; i++) {
-        if (i == first && !of_all) largest = logits[i]; /* keys are the logits, unless scores are sigmoids */
-        weights[i] = i < first ? 0 : sigmoids ? sigmoid(logits[i]) : expf(logits[i] - largest);
-        if (!of_all) sum += weights[i];
+        if (i == first && !of_all && !p.correction_bias) over.largest = logits[i];
+        weights[i] = p.score == NK_SIGMOID ? sigmoid(logits[i]) : alone ? logits[i] : expf(logits[i] - over.largest);
+        if (i < first) weights[i] = 0;
+        if (!of_all) over.sum += weights[i];
     }
-    if (sigmoids) sum = p.renormalize ? sum + 1e-20f : 1; /* all-zero scores give zeros */
+    if (alone) over.sum = p.renormalize ? over.sum + 1e-20f : 1; /* all-zero scores give zeros */
 #pragma unroll
     for (int i = 0; i < MAX_TOP_K; i++)
-        weights[i] = __fmul_rn(weights[i] / sum, p.scaling_factor);
+        weights[i] = __fmul_rn(weights[i] / over.sum, p.scaling_factor);
+    if (!p.per_expert_scale) return;
+#pragma unroll
+    for (int i = 0; i < MAX_TOP_K; i++)
+        weights[i] = __fmul_rn(weights[i], p.per_expert_scale[best.experts[i] * p.per_expert_scale_stride]);
 }
 
 /* Zeros to all that the warp's tokens have of a dense output, by whole rows; `m` is its first token. */
