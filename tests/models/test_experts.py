@@ -260,23 +260,40 @@ def test_weights_of_any_floating_point_dtype():
         assert torch.equal(experts(x, ids, given), want)
 
 
-@pytest.mark.parametrize("score", ["softmax_topk", "topk_softmax", "sigmoid"])
-def test_moe(score):
-    bias = score == "sigmoid"
+@pytest.mark.parametrize(
+    "score, bias",
+    [
+        ("softmax_topk", False),
+        ("softmax_topk", True),
+        ("topk_softmax", False),
+        ("sigmoid", True),
+        ("sqrt_softplus", True),
+        ("logits", False),
+    ],
+)
+def test_moe(score, bias):
     shared = filled(NVFP4SwiGLU(64, 32), 9)
     moe = NVFP4MoE(
-        64, 48, 8, 3, score=score, correction_bias=bias, n_group=2, topk_group=2,
-        scaling_factor=1.5, shared_experts=shared, dtype=torch.bfloat16,
+        64, 48, 8, 3, score=score, correction_bias=bias, per_expert_scale=bias, n_group=2,
+        topk_group=2, scaling_factor=1.5, shared_experts=shared, dtype=torch.bfloat16,
     )  # fmt: skip
     filled(moe, 7)
+    if bias:
+        moe.gate.per_expert_scale.data.abs_()  # want_experts takes weights of one sign
     x = activations(2, 5, 64)
     logits = x.flatten(0, 1).double() @ moe.gate.weight.double().T
-    scores = logits.sigmoid() if bias else logits.softmax(-1)
+    scores = {
+        "sigmoid": logits.sigmoid(),
+        "sqrt_softplus": nn.functional.softplus(logits).sqrt(),
+        "logits": logits,
+    }.get(score, logits.softmax(-1))
     chosen = scores + (moe.gate.e_score_correction_bias.double() if bias else 0)
     ids = chosen.topk(3).indices
     weights = scores.gather(1, ids)
-    if score != "softmax_topk":
+    if score not in ("softmax_topk", "logits"):
         weights = weights / weights.sum(-1, keepdim=True)
+    if bias:
+        weights = weights * moe.gate.per_expert_scale.double()[ids]
     out, size = want_experts(moe.experts, x.flatten(0, 1), ids, 1.5 * weights)
     out += shared(x).flatten(0, 1).double()
     error = (moe(x).flatten(0, 1).double() - out).abs()
@@ -331,6 +348,39 @@ def test_a_router_in_float32(input_quant):
         assert got.dtype == dtype and torch.equal(got, moe.experts(x, ids, weights))
 
 
+class HashRouter(nn.Module):
+    """Experts by token id, as the first layers of DeepSeek-V4 have them; weights by logits."""
+
+    def __init__(self, experts, k, vocabulary=40):
+        super().__init__()
+        self.register_buffer("experts_of", torch.randint(experts, (vocabulary, k)))
+        self.weight = nn.Parameter(torch.randn(experts, 64))
+
+    def forward(self, x, token_ids):
+        ids = self.experts_of[token_ids.flatten()]
+        weights = nn.functional.softplus(x.float() @ self.weight.T).sqrt().gather(1, ids)
+        return ids, weights / weights.sum(-1, keepdim=True)
+
+
+def test_a_router_of_the_callers():
+    shared = filled(NVFP4SwiGLU(64, 32), 9)
+    router = HashRouter(8, 3)
+    moe = NVFP4MoE(64, 48, 8, 3, router=router, shared_experts=shared, correction_bias=True)
+    filled(moe.experts, 7)
+    assert moe.gate is None and moe.correction_bias is None and moe.per_expert_scale is None
+    x, token_ids = activations(2, 5, 64), torch.arange(10).view(2, 5)
+    ids, weights = router(x.flatten(0, 1), token_ids)
+    out, size = want_experts(moe.experts, x.flatten(0, 1), ids, weights.detach().double())
+    out += shared(x).flatten(0, 1).double()
+    got = moe(x, token_ids)
+    error = (got.detach().flatten(0, 1).double() - out).abs()
+    assert got.shape == x.shape and bool((error <= 2.0**-6 * size + 2.0**-7 * out.abs()).all())
+    got.float().sum().backward()
+    assert bool((router.weight.grad != 0).any())
+    with pytest.raises(TypeError, match="^forward: 2 arguments, expected x alone"):
+        filled(NVFP4MoE(64, 48, 8, 3, dtype=torch.bfloat16), 7)(x, token_ids)
+
+
 def test_graphs_and_synchronisation_on_a_gpu(gpu):
     """A capture breaks where something synchronises; a replay takes new inputs."""
     moe = NVFP4MoE(64, 48, 8, 3, input_quant="static", dtype=torch.bfloat16)
@@ -353,10 +403,12 @@ def test_graphs_and_synchronisation_on_a_gpu(gpu):
 
 
 def test_a_correction_bias_stays_float32():
-    layer = NVFP4MoE(64, 32, 4, 2, score="sigmoid", correction_bias=True, dtype=torch.bfloat16)
+    of_gate = {"score": "sigmoid", "correction_bias": True, "per_expert_scale": True}
+    layer = NVFP4MoE(64, 32, 4, 2, **of_gate, dtype=torch.bfloat16)
     layer = nn.Sequential(filled(layer, 5)).half()
     bias, expected = layer[0].gate.e_score_correction_bias, torch.float32
     assert bias.dtype == expected and layer[0].gate.weight.dtype == torch.float16
+    assert layer[0].gate.per_expert_scale.dtype == expected
     assert torch.isfinite(layer(activations(3, 64, dtype=torch.float16))).all()
 
 
