@@ -41,6 +41,7 @@ def torch_calls() -> torch.Tensor:
     assert_type(nk.gemm(x, qw.data, None, nk.to_blocked(nk.quantize(w).scales),
                         scale_layout=layouts, bias=torch.zeros(16)), torch.Tensor)  # fmt: skip
     weights, ids = nk.route(x, w.bfloat16(), 2, score="sigmoid", renormalize=False)
+    weights, ids = nk.route(x, w.bfloat16(), 2, score="sqrt_softplus", per_expert_scale=w[:, 0])
     assert_type(ids, torch.Tensor)
     routed = nk.route(x, w.bfloat16(), 2, permutation=True)
     assert_type(routed, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor])
