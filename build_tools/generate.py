@@ -168,6 +168,7 @@ from numpy.typing import NDArray
 from .layout import NVFP4
 from .types import (
     Activation,
+    ActivationAlone,
     Backend,
     CodesDtype,
     GateUp,

@@ -48,6 +48,8 @@ number = Kind("PY_FLOAT", "float", "float {0}")
 bound = Kind("PY_FLOAT_OR_NONE", "float | None", "float? {0}")  # None is infinite
 flag = Kind("PY_BOOL", "bool", "bool {0}")
 activation = Kind("PY_WORD", "Activation", "str {0}", words="activation")
+# Without a gate; 'swiglu_oai' gets a message of the operator's own:
+alone = Kind("PY_WORD", "ActivationAlone", "str {0}", words="activation")
 gate_up = Kind("PY_WORD", "GateUp", "str {0}", words="gate_up")
 recipe = Kind("PY_WORD", "ScaleRecipe", "str {0}", words="recipe")
 score = Kind("PY_WORD", "Score", "str {0}", words="score")

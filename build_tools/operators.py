@@ -12,6 +12,7 @@ from operator_kinds import (
     Kind,
     Registered,
     activation,
+    alone,
     bound,
     codes_dtype,
     count,
@@ -243,7 +244,11 @@ LISTS = {
     run="py_run_grouped_gemm",
     prefix="all.",
     wrapped=False,  # of which the list form is another operator
-    members={"offsets": "offsets", "rows": "rows", "rows_per_token": "rows_per_token"},
+    defaults=".activation = NK_IDENTITY",
+    members={
+        "offsets": "offsets", "rows": "rows", "rows_per_token": "rows_per_token",
+        "activation": "activation",
+    },
     overloads=[
         LISTS | {"a": "Sequence[_A]", "out": "list[_A] | None = None", "returns": "list[_A]"},
         LISTS | {"a": "Sequence[Tensor]", "out": "tuple[_A, ...]", "returns": "tuple[_A, ...]"},
@@ -251,17 +256,18 @@ LISTS = {
     ],
     registered=[
         Registered(
-            "grouped_gemm", "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token"
+            "grouped_gemm",
+            "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation",
         )
     ],
-)
+)  # fmt: skip
 def grouped_gemm(
     a: tensor, b: tensor, sfa: optional = None, sfb: optional = None, *,
     offsets: optional = None, rows: optional = None, rows_per_token: size = 1,
-    alpha: scalar_or_none = None, bias: optional = None, scale_layout: layouts = "linear",
-    out: out = None, out_dtype: out_dtype = None,
+    alpha: scalar_or_none = None, bias: optional = None, activation: alone = "identity",
+    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
-    """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
+    """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
     List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a
         number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
@@ -275,6 +281,8 @@ def grouped_gemm(
         GPUs; rows of no expert may hold any.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
+    activation: 'identity', 'silu', 'gelu', 'gelu_tanh', 'relu' or 'relu2' (relu's square), in float32. Of experts with
+        gates see grouped_dual_gemm.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit a, else float16.

@@ -82,7 +82,8 @@ NK_HD int64_t nk_token_of(int32_t value, int32_t per_token, int64_t tokens)
 /* List form: `list` holds `groups` gemms. Contiguous form: `list` is NULL and `groups` counts experts. `all` then has
  * the tokens of all experts, with l = 1. Expert g has tokens offsets[g] .. offsets[g+1] and the weights of batch g of
  * b. A blocked sfa has a_sf_bytes bytes. Where `rows` has data, all.m counts rows of the result, offsets are among
- * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one. */
+ * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one.
+ * Where is_activated, D[m,n] = convert(act(h)) of what a gemm converts, by an activation without limit and gate. */
 typedef struct nk_grouped_gemm_problem {
     nk_device device;
     int64_t groups;
@@ -91,6 +92,8 @@ typedef struct nk_grouped_gemm_problem {
     const int32_t *offsets;
     int64_t a_sf_bytes;
     nk_token_rows rows;
+    bool is_activated;
+    nk_activation activation;
 } nk_grouped_gemm_problem;
 
 /* Rows [M, N] as codes and linear scale factors, which a GEMM writes in place of an nk_output. If `wanted` is false,

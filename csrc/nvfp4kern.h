@@ -122,7 +122,7 @@ bool nk_backend_list(int i, nk_backend_info *info);
 typedef struct nk_tile_info {
     const char *row, *family, *tile;
     int32_t tile_m, tile_n, tile_k, stages, cluster, split_k, warpgroups, ctas_per_mma, multicast;
-    const char *operators[6];
+    const char *operators[7];
 } nk_tile_info;
 bool nk_tile_list(int i, nk_tile_info *info);
 
@@ -191,7 +191,8 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
  * sum_{i<g} ceil(M_i/128). alpha is [1], [G] or [G,N], bias [G,N].
  * With `rows`, int32 [P] on the device: a is [M, K], out is [P, N], the offsets are in 0..P, and row p of out is made
  * of token rows[p] / rows_per_token. sfa is then that of `a` as one matrix. Operands are both NVFP4, or NVFP4 b with
- * 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost. */
+ * 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost.
+ * `activation`, in both forms any but NK_SWIGLU_OAI, which has a gate, is applied before rounding. */
 struct nk_gemm_problem;
 typedef struct nk_grouped_gemm_args {
     int64_t groups;
@@ -201,6 +202,7 @@ typedef struct nk_grouped_gemm_args {
     const nk_tensor *offsets;
     const nk_tensor *rows;  /* or NULL */
     int64_t rows_per_token; /* 1 where rows is NULL */
+    nk_activation_kind activation;
 } nk_grouped_gemm_args;
 size_t nk_gemm_problem_size(void);
 /* List form: one spec for each group. Contiguous form: one spec. */

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from .layout import NVFP4
 from .types import (
     Activation,
+    ActivationAlone,
     Backend,
     CodesDtype,
     GateUp,
@@ -197,10 +198,10 @@ def grouped_gemm(
     a: Sequence[_A], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
-    bias: Sequence[Tensor | None] | None = None, scale_layout: Layouts = "linear",
-    out: list[_A] | None = None, out_dtype: OutDtype = None,
+    bias: Sequence[Tensor | None] | None = None, activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear", out: list[_A] | None = None, out_dtype: OutDtype = None,
 ) -> list[_A]:
-    """One gemm for each group or expert g: out_g = alpha_g * a_g @ b_g.T + bias_g.
+    """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
     List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a
         number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
@@ -214,6 +215,8 @@ def grouped_gemm(
         GPUs; rows of no expert may hold any.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
+    activation: 'identity', 'silu', 'gelu', 'gelu_tanh', 'relu' or 'relu2' (relu's square), in float32. Of experts with
+        gates see grouped_dual_gemm.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
@@ -234,15 +237,15 @@ def grouped_gemm(
     a: Sequence[Tensor], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
-    bias: Sequence[Tensor | None] | None = None, scale_layout: Layouts = "linear",
-    out: tuple[_A, ...], out_dtype: OutDtype = None,
+    bias: Sequence[Tensor | None] | None = None, activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear", out: tuple[_A, ...], out_dtype: OutDtype = None,
 ) -> tuple[_A, ...]: ...
 @overload
 def grouped_gemm(
     a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, scale_layout: Layouts = "linear", out: _A | None = None,
-    out_dtype: OutDtype = None,
+    bias: Tensor | None = None, activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A: ...
 @overload
 def grouped_dual_gemm(

@@ -15,6 +15,8 @@ Layouts: TypeAlias = Layout | tuple[Layout, Layout]
 Activation: TypeAlias = Literal[
     "silu", "gelu", "gelu_tanh", "relu", "relu2", "identity", "swiglu_oai"
 ]
+ActivationAlone: TypeAlias = Literal["identity", "silu", "gelu", "gelu_tanh", "relu", "relu2"]
+"""Of sums that no gate multiplies."""
 GateUp: TypeAlias = Literal["halves", "interleaved"]
 Recipe: TypeAlias = Literal["amax", "four_six", "mse", "gptq"]
 """How a weight becomes NVFP4, see nvfp4kern.nn.NVFP4Config."""

@@ -91,6 +91,10 @@ def by_rows(device):
     return args | tokens | {"rows": rows, "rows_per_token": 2}
 
 
+def activated(device):
+    return by_rows(device) | {"activation": "relu2"}
+
+
 def stacked(device):
     """Rows of tokens by index, 16 bits; gate and up of each expert in one stack."""
     args = by_rows(device)
@@ -216,6 +220,7 @@ def from_blocked(device):
 FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
+    activated: "grouped_gemm",
     stacked: "grouped_dual_gemm", encoding: "grouped_dual_gemm",
     route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
     inverting: "route", sort_by_expert: "sort_by_expert", combine: "combine",

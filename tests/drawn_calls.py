@@ -31,10 +31,10 @@ TOKENS = ("NVFP4", "float16", "bfloat16")
 OF_HALVES = ("halves_along_k", "halves_along_n")
 """Contiguous, of 16-bit weights that lie so."""
 OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
-OPERATORS += ("halves_by_rows",)
+OPERATORS += ("halves_by_rows", "activated")
 NAN = 0x7F
-ATOM_ROWS = 128
-"""Rows whose blocked scale factors lie together."""
+ATOM_ROWS = 128  # whose blocked scale factors lie together
+EXACT = (None, "relu")  # activations
 
 
 @dataclass
@@ -325,7 +325,7 @@ def offsets_of(draw, tokens):
     return kind, offsets, int(offsets[-1]) + draw.upto(3, 0)
 
 
-def draw_experts(draw, tokens, kind, work, by_rows=False, along=None):
+def draw_experts(draw, tokens, kind, work, by_rows=False, along=None, activation=None):
     """`along` which dimension weights are contiguous, if they are of 16 bits."""
     exact = draw.exact()
     _, n, k = sizes_of(draw, tokens, work)
@@ -355,6 +355,7 @@ def draw_experts(draw, tokens, kind, work, by_rows=False, along=None):
             "alpha": None if alpha is None else from_numpy(alpha, device),
             "rows": from_numpy(rows, device) if by_rows else None,
             "rows_per_token": per_token if by_rows else None, "scale_layout": (form_a, form_b),
+            "activation": activation,
         }  # fmt: skip
         args = a(device), b(device), sfa(device), sfb(device)
         return args, without_none(options), [Guarded((count, n), dtype, device, order)]
@@ -365,17 +366,18 @@ def draw_experts(draw, tokens, kind, work, by_rows=False, along=None):
             part = slice(offsets[g], offsets[g + 1])
             by = scale if np.size(scale) == 1 else scale[g]
             add = bias_of if np.ndim(bias_of) == 0 else bias_of[g]
-            yield (
-                0,
-                part,
-                reference.gemm(
-                    x[token_of[part]], w[g], alpha=by, bias=add, c=c, nvfp4=kind == "NVFP4"
-                ),
-            )
+            of = {"activation": activation or "identity", "nvfp4": kind == "NVFP4"}
+            yield 0, part, reference.gemm(x[token_of[part]], w[g], alpha=by, bias=add, c=c, **of)
 
     said = {"experts": experts, "rows": count, "m": m, "n": n, "k": k, "forms": (form_a, form_b)}
-    said |= {"kind": how, "out": (dtype, order), "per_token": per_token}
-    return Drawn("grouped_gemm", make, expected, dtype, exact, said)
+    said |= {"kind": how, "out": (dtype, order), "per_token": per_token, "activation": activation}
+    return Drawn("grouped_gemm", make, expected, dtype, exact and activation in EXACT, said)
+
+
+def draw_activated(draw, *args):
+    by_rows = draw.of((True, False))
+    activation = "relu" if draw.always_exact else draw.of(reference.ALONE)
+    return draw_experts(draw, *args, by_rows=by_rows, activation=activation)
 
 
 def draw_list(draw, tokens, kind, work, together=False):
@@ -435,6 +437,7 @@ MAKERS = {
     "halves_along_k": lambda *args: draw_experts(*args, along="k"),
     "halves_along_n": lambda *args: draw_experts(*args, along="n"),
     "halves_by_rows": lambda *args: draw_experts(*args, along="k", by_rows=True),
+    "activated": draw_activated,
 }
 
 

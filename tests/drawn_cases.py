@@ -15,10 +15,12 @@ KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
 KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_gemm_16bit")
 KERNELS |= dict.fromkeys(("gated", "gated blocked"), "grouped_dual_gemm")
+KERNELS["activated"] = "activated_grouped_gemm"
 KINDS = {"halves": ("NVFP4", "float16"), "bfloats": ("bfloat16",), "codes": ("NVFP4",)}
 KINDS["16 bits"] = ("float16", "bfloat16")
 """Tokens, by what a kernel multiplies."""
 OF_EXPERTS = ("contiguous", "rows", "gated")
+GATHERED = ("rows", "gated", "activated")
 UPS_WITHIN_ATOMS = Needs(ups_within_atoms=True)
 NATURAL_K = dict.fromkeys(("n128", "n256"), Needs(k_multiple=64))
 """Tiles of sm90/gemm that take 16-bit tokens as they lie, and what they want."""
@@ -32,13 +34,14 @@ OPERATORS_OF = {
     "sm90/gemv": (*OF_EXPERTS, "gated blocked", *DUAL_GEMV),
     "sm90/route": ("route",),
     "sm90/kind_f16": OF_HALVES,
-    "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "one launch"),
-    "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
+    "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated", "one launch"),
+    "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated"),
     "sm100/kind_f16": (
         "gemm",
         "dual_gemm",
         "list",
         *OF_EXPERTS,
+        "activated",
         "halves_along_k",
         "halves_by_rows",
     ),
@@ -59,6 +62,7 @@ DRAWS = 400
 ROUTED_AT_ONCE = 256
 """Experts, by a tile that has all of a call's."""
 KERNELS_OF = {"dual_gemm": "dual_gemm", "gated": "grouped_dual_gemm", "one launch": "list_gemm"}
+KERNELS_OF["activated"] = KERNELS["activated"]
 KERNELS_OF |= dict.fromkeys(("contiguous", "rows", "halves_by_rows", *OF_HALVES), "grouped_gemm")
 """By what is drawn, the operator that a tile needs a kernel of: else gemm."""
 
@@ -146,7 +150,7 @@ class Case(NamedTuple):
             return self.traits["tile_m"], NATURAL_K.get(self.tile, UPS_WITHIN_ATOMS)
         more_k = self.traits["tile_k"] * (self.traits["split_k"] - 1)
         codes = self.multiplies == "codes"
-        gathered = codes and self.operator in ("rows", "gated")  # tokens of whole 16 bytes
+        gathered = codes and self.operator in GATHERED  # tokens of whole 16 bytes
         k_multiple = 32 if gathered else 1
         experts = Needs().experts if codes else 511
         needs = Needs(16, self.traits["tile_n"], more_k, k_multiple, experts)

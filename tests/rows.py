@@ -143,6 +143,7 @@ ROWS = {
                 "contiguous_of_halves",
                 "contiguous_by_rows",
                 "contiguous_of_bfloats_by_rows",
+                "contiguous_relu2",
                 "contiguous_dual",
                 "contiguous_dual_of_bfloats_by_rows",
                 "route",

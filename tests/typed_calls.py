@@ -68,7 +68,8 @@ def torch_calls() -> torch.Tensor:
         x, stack.data, None, stack.scales, offsets, quantized=True, global_scale=0.5
     )
     assert_type(encoded, NVFP4[torch.Tensor])
-    outs = nk.grouped_gemm([qx.data], [qx.data], [qx.scales], [qx.scales], alpha=[2.0])
+    lists = [qx.data], [qx.data], [qx.scales], [qx.scales]
+    outs = nk.grouped_gemm(*lists, alpha=[2.0], activation="relu")
     assert_type(outs, list[torch.Tensor])
     both = qx.data, qx.data, qx.data, qx.scales, qx.scales, qx.scales
     h: torch.Tensor = nk.dual_gemm(*both, activation="gelu", alpha1=qx.global_scale)

@@ -111,9 +111,10 @@ static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_
 static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom_row, cpu_tile_coordinates at)
 {
     const nk_grouped_gemm_problem *p = c->problem;
+    const nk_activation *activation = p->is_activated ? &p->activation : NULL;
     nk_gemm_problem gemm;
     if (p->list) {
-        cpu_gemm_tile(c->means, &p->list[g], NULL, at);
+        cpu_gemm_tile(c->means, &p->list[g], activation, NULL, at);
         return;
     }
     if (!enter_expert(p, g, rows, atom_row, &gemm)) return;
@@ -126,7 +127,7 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
     if (c->dual)
         run_gated_tile(c, g, rows.begin, &gemm, rows_of_a, at);
     else
-        cpu_gemm_tile(c->means, &gemm, rows_of_a, at);
+        cpu_gemm_tile(c->means, &gemm, activation, rows_of_a, at);
 }
 
 /* The group at the last landmark not beyond *tile, which becomes a number among the tiles from there on. Experts are

@@ -47,16 +47,12 @@ template <int COUNT, typename F> __device__ inline void each(float h[COUNT], F f
         h[i] = f(h[i]);
 }
 
-/* h * u of COUNT gates and ups, once each is activated. One switch for all: a kernel runs one case, whose instructions
- * lie side by side. Comparisons keep NaN. */
-template <int COUNT> __device__ inline void activate(const nk_activation &activation, float h[COUNT], float u[COUNT])
+/* Activates COUNT sums, or with GATED as many gates and their ups. One switch for all: a kernel runs one case, whose
+ * instructions lie side by side. */
+template <int COUNT, bool GATED>
+__device__ inline void switch_activation(nk_activation_kind kind, float scale, float h[COUNT], float *u)
 {
-    const float limit = activation.limit, scale = activation.scale;
-    if (limit < INFINITY) {
-        each<COUNT>(h, [=](float gate) { return gate > limit ? limit : gate; });
-        each<COUNT>(u, [=](float up) { return up > limit ? limit : up < -limit ? -limit : up; });
-    }
-    switch (activation.kind) {
+    switch (kind) {
     case NK_SILU:
         each<COUNT>(h, silu);
         break;
@@ -73,15 +69,39 @@ template <int COUNT> __device__ inline void activate(const nk_activation &activa
         each<COUNT>(h, [](float gate) { return __fmul_rn(relu(gate), relu(gate)); });
         break;
     case NK_SWIGLU_OAI:
-        each<COUNT>(h, [=](float gate) { return swish(gate, __fmul_rn(scale, gate)); });
-        each<COUNT>(u, [](float up) { return __fadd_rn(up, 1.0f); });
+        if constexpr (GATED) {
+            each<COUNT>(h, [=](float gate) { return swish(gate, __fmul_rn(scale, gate)); });
+            each<COUNT>(u, [](float up) { return __fadd_rn(up, 1.0f); });
+        }
         break;
     case NK_IDENTITY:
         break;
     }
+}
+
+/* COUNT sums of grouped_gemm. */
+template <int COUNT> __device__ inline void activate_alone(nk_activation_kind kind, float h[COUNT])
+{
+    switch_activation<COUNT, false>(kind, 0, h, nullptr);
+}
+
+/* h * u of COUNT gates and ups, once each is activated. Comparisons keep NaN. */
+template <int COUNT> __device__ inline void activate(const nk_activation &activation, float h[COUNT], float u[COUNT])
+{
+    const float limit = activation.limit, scale = activation.scale;
+    if (limit < INFINITY) {
+        each<COUNT>(h, [=](float gate) { return gate > limit ? limit : gate; });
+        each<COUNT>(u, [=](float up) { return up > limit ? limit : up < -limit ? -limit : up; });
+    }
+    switch_activation<COUNT, true>(activation.kind, scale, h, u);
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         h[i] = __fmul_rn(h[i], u[i]);
 }
+
+/* A GEMM's configuration C, for a kernel that activates its sums. */
+template <class C> struct activated : C {
+    static constexpr bool ACTIVATED = true;
+};
 
 #endif

@@ -52,6 +52,7 @@ const gemm_desc *gemm_describe_grouped_gemm(const nk_grouped_gemm_problem *p, ge
         describe(c, GEMM_LIST, p->list, NULL)->list = p;
     else
         describe_experts(c, GEMM_GROUPED, p, &p->all);
+    c->desc.activation = gemm_activation_of(p);
     return &c->desc;
 }
 
@@ -79,12 +80,12 @@ const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_prob
 }
 
 /* Whether the family has a kernel of a tile for some operand types. */
-static bool gemm_has_kernel(const gemm_family *f, gemm_operator op, int tile)
+static bool gemm_has_kernel(const gemm_family *f, gemm_operator op, const nk_activation *activation, int tile)
 {
     static const nk_dtype types[][2] = {{NK_E2M1X2, NK_E2M1X2}, {NK_F16, NK_E2M1X2}, {NK_F16, NK_F16}};
     for (int i = 0; i < 3; i++) {
         const nk_gemm_problem p = {.a.dtype = types[i][0], .b.dtype = types[i][1]};
-        if (f->kernel(&(gemm_desc){.op = op, .gemm = &p}, tile)) return true;
+        if (f->kernel(&(gemm_desc){.op = op, .gemm = &p, .activation = activation}, tile)) return true;
     }
     return false;
 }
@@ -106,5 +107,6 @@ void gemm_describe_tile(const void *of, int tile, nk_tile_info *info)
     info->ctas_per_mma = t->ctas_per_mma;
     info->multicast = t->multicast;
     for (int op = 0; op < GEMM_OPERATORS; op++)
-        if (gemm_has_kernel(f, op, tile)) info->operators[count++] = names[op];
+        if (gemm_has_kernel(f, op, NULL, tile)) info->operators[count++] = names[op];
+    if (gemm_has_kernel(f, GEMM_GROUPED, &(nk_activation){0}, tile)) info->operators[count] = "activated_grouped_gemm";
 }

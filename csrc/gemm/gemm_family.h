@@ -40,11 +40,17 @@ typedef struct gemm_desc {
     const nk_grouped_gemm_problem *experts; /* the contiguous form, or NULL */
     gemm_slice slice;                       /* which of the experts' rows `gemm` has: offsets count among all */
     const gemm_gated *gated;                /* of GEMM_GROUPED_DUAL */
+    const nk_activation *activation;        /* of grouped_gemm's sums, which kernels of their own apply; or NULL */
     const nk_grouped_gemm_problem *list;    /* a whole list, of which a plan makes launches; or NULL */
     int32_t count;                          /* members: 1 but for lists */
     const nk_gemm_problem *const *members;  /* none is empty */
     bool is_partial;                        /* further launches take the rest of the list */
 } gemm_desc;
+
+static inline const nk_activation *gemm_activation_of(const nk_grouped_gemm_problem *p)
+{
+    return p->is_activated ? &p->activation : NULL;
+}
 
 static inline int32_t gemm_matrices(const gemm_desc *d) { return d->up ? 2 : 1; }
 static inline int64_t gemm_experts(const gemm_desc *d) { return d->experts ? d->experts->groups : 0; }

@@ -36,6 +36,7 @@ bool gemm_next_launch(const nk_grouped_gemm_problem *p, const gemm_family *f, in
     g->desc = (gemm_desc){.op = GEMM_LIST,
                           .gemm = g->members[0],
                           .params = g->members[0],
+                          .activation = gemm_activation_of(p),
                           .count = count,
                           .members = g->members,
                           .is_partial = *at < p->groups};
@@ -49,7 +50,8 @@ static const char *why_not_groups(const nk_grouped_gemm_problem *p, const gemm_q
     for (int64_t g = 0; g < p->groups; g++) {
         const nk_gemm_problem *one = &p->list[g];
         if (gemm_is_empty_group(one)) continue;
-        const gemm_desc d = {.op = GEMM_LIST, .gemm = one, .count = 1, .members = &one};
+        const gemm_desc d = {
+            .op = GEMM_LIST, .gemm = one, .activation = gemm_activation_of(p), .count = 1, .members = &one};
         const char *why = q->family->why_not ? q->family->why_not(&d, q) : NULL;
         if (why) return why;
         any = true;

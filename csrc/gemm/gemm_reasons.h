@@ -7,6 +7,7 @@
 #define GEMM_NO_MAP(operands) "no tensor map describes the " operands ": an address or a stride is not aligned"
 #define GEMM_NOT_NVFP4(operand) "the " operand " are not NVFP4"
 #define GEMM_NO_KERNEL "the operator has no kernel of it"
+#define GEMM_NO_ACTIVATED_LISTS "it has no kernels of lists with an activation: models' experts are one stack"
 #define GEMM_NO_SMEM "its CTAs do not fit into shared memory"
 #define GEMM_NOTHING "no group has anything to multiply"
 

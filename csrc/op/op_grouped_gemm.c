@@ -4,9 +4,22 @@
 #include "backend.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* The checked problems of all groups come first, then what the search for overlaps wants. */
 size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem) + nk_disjoint_bytes(); }
+
+/* Identity is none. */
+static nk_status check_activation(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem)
+{
+    const nk_activation_kind kind = args->activation;
+    NK_CHECK(kind != NK_SWIGLU_OAI, NK_VALUE_ERROR, "%s",
+             "activation: 'swiglu_oai', expected 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' or 'identity': "
+             "there is no gate");
+    problem->is_activated = kind != NK_IDENTITY;
+    problem->activation = (nk_activation){.kind = kind, .limit = INFINITY};
+    return NK_OK;
+}
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* List form: every group is a gemm of its own                                                                      */
@@ -33,6 +46,7 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
 {
     nk_grouped_gemm_problem problem = {.groups = args->groups, .list = args->problems};
     bool empty = true;
+    NK_TRY(check_activation(args, &problem));
     for (int64_t g = 0; g < args->groups; g++) {
         const nk_tensor *first = args->list[0].a;
         nk_tensor spec;
@@ -57,6 +71,7 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
     nk_gemm_problem *p = &problem->all;
     nk_view a;
     NK_TRY(nk_check_experts(args, NK_FP4 | NK_HALVES, "[G, N, K/2]", problem, &a));
+    NK_TRY(check_activation(args, problem));
     const int64_t experts = problem->groups;
     p->alpha.value = all->alpha.value;
     if (t) {

@@ -26,6 +26,7 @@ int py_groups_init(py_groups *groups, Py_ssize_t count)
     }
     groups->list = (nk_gemm_args *)(groups->tensors + n);
     groups->problems = groups->list + n;
+    groups->activation = NK_IDENTITY;
     for (Py_ssize_t g = 0; g < count; g++)
         groups->list[g] = (nk_gemm_args){.alpha.value = 1};
     return 0;
@@ -33,7 +34,10 @@ int py_groups_init(py_groups *groups, Py_ssize_t count)
 
 static nk_grouped_gemm_args list_args(const py_groups *groups)
 {
-    return (nk_grouped_gemm_args){.groups = groups->count, .list = groups->list, .problems = groups->problems};
+    return (nk_grouped_gemm_args){.groups = groups->count,
+                                  .list = groups->list,
+                                  .problems = groups->problems,
+                                  .activation = groups->activation};
 }
 
 int py_groups_run(py_call *call, const py_groups *groups)
@@ -112,6 +116,15 @@ static int refused_by_list(PyObject *object, const char *name)
     return py_fail_at(PyExc_ValueError, name, -1, "given, expected None where a is a list");
 }
 
+static int read_activation(py_call *call, PyObject *const *v, py_groups *groups)
+{
+    const py_parameter *p = &call->op->parameters[PY_GROUPED_GEMM_ACTIVATION];
+    int kind = (int)groups->activation;
+    if (py_word(v[PY_GROUPED_GEMM_ACTIVATION], p->name, p->words, &kind) < 0) return -1;
+    groups->activation = (nk_activation_kind)kind;
+    return 0;
+}
+
 static int list_form(py_call *call, PyObject *const *v, PyObject **result)
 {
     py_groups groups = {0};
@@ -138,7 +151,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
         py_scale_layouts(v[PY_GROUPED_GEMM_SCALE_LAYOUT], &common.sfa_layout, &common.sfb_layout) < 0 ||
         optional_items(call, v[PY_GROUPED_GEMM_OUT], "out", count, &outs) < 0 ||
         py_output_dtype(v[PY_GROUPED_GEMM_OUT_DTYPE], NULL, &common.out_dtype) < 0 ||
-        py_groups_init(&groups, count) < 0) {
+        py_groups_init(&groups, count) < 0 || read_activation(call, v, &groups) < 0) {
         goto done;
     }
     for (Py_ssize_t g = 0; g < count; g++) {

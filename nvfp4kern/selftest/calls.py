@@ -154,6 +154,11 @@ def contiguous_of_bfloats_by_rows(rng, m, n, k):
     return nvfp4kern.grouped_gemm, [integers(rng, "bfloat16", 3 * m, k), b, None, sfb], options
 
 
+def contiguous_relu2(rng, m, n, k):
+    function, args, options = contiguous_of_bfloats_by_rows(rng, m, n, k)
+    return function, args, options | {"alpha": 2.0**-6, "activation": "relu2"}
+
+
 def contiguous_dual(rng, m, n, k):
     (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, 2 * n, k, form="blocked")
     alpha = from_numpy(np.float32([[2.0**-9, 2.0**-4]] * 4))
@@ -293,9 +298,9 @@ OPERATORS = {
     for make in (
         gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
         dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
-        contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_dual,
-        contiguous_dual_of_bfloats_by_rows, contiguous_dual_quantized, route, route_sigmoid,
-        route_dense, route_of_floats, route_of_logits, sort_by_expert, combine,
+        contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_relu2,
+        contiguous_dual, contiguous_dual_of_bfloats_by_rows, contiguous_dual_quantized, route,
+        route_sigmoid, route_dense, route_of_floats, route_of_logits, sort_by_expert, combine,
         combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_four_six,
         quantize_by_expert, dequantize, to_blocked, from_blocked,
     )

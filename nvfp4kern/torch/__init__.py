@@ -16,7 +16,7 @@ from .. import _C
 from .._C import BackendError, backends, explain, warmup
 from ..arrays import tell_torch
 from ..layout import NVFP4, global_scale_from_divisor, nvfp4_of
-from ..types import Activation, GateUp, Layout, Layouts, ScaleRecipe, Score
+from ..types import Activation, ActivationAlone, GateUp, Layout, Layouts, ScaleRecipe, Score
 from ..whole import apart, weights
 from ..whole import linear as _linear
 from . import generated, ops
@@ -92,6 +92,7 @@ def grouped_gemm(
     rows_per_token: int = 1,
     alpha: float | Sequence[Scalar] | None = None,
     bias: Sequence[Tensor | None] | None = None,
+    activation: ActivationAlone = "identity",
     scale_layout: Layouts = "linear",
     out: list[Tensor] | None = None,
     out_dtype: OutDtype = None,
@@ -108,14 +109,16 @@ def grouped_gemm(
     rows_per_token: int = 1,
     alpha: Scalar | None = None,
     bias: Tensor | None = None,
+    activation: ActivationAlone = "identity",
     scale_layout: Layouts = "linear",
     out: Tensor | None = None,
     out_dtype: OutDtype = None,
 ) -> Tensor: ...
 def grouped_gemm(
     a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, rows: Any = None,
-    rows_per_token: int = 1, alpha: Any = None, bias: Any = None, scale_layout: Layouts = "linear",
-    out: Any = None, out_dtype: Any = None,
+    rows_per_token: int = 1, alpha: Any = None, bias: Any = None,
+    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: Any = None,
+    out_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     if isinstance(a, (list, tuple)):
@@ -124,18 +127,19 @@ def grouped_gemm(
                 raise ValueError(f"{name}: given, expected None where a is a list")
         if rows_per_token != 1:
             raise ValueError(f"rows_per_token: {rows_per_token}, expected 1 where a is a list")
-        return _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype)
+        given = a, b, sfa, sfb, alpha, bias, activation, scale_layout
+        return _grouped_gemm_list(*given, out, out_dtype)
     if offsets is None:
         raise TypeError("offsets: None, expected a tensor")
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), bias, *pair(scale_layout), rows,
-        rows_per_token,
+        rows_per_token, activation,
     )  # fmt: skip
     new, writing = _OPS.grouped_gemm.default, _OPS.grouped_gemm_out.default
     return one(new, writing, args, out, dtype_of(out_dtype, out))
 
 
-def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype):
+def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, activation, scale_layout, out, out_dtype):
     count = len(a)
     if isinstance(alpha, torch.Tensor):
         raise TypeError("alpha: a tensor, expected a number or a list with one item for each of a")
@@ -147,7 +151,7 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, scale_layout, out, out_dtype
     args = (
         list(a), list(b), none if sfa is None else list(sfa), none if sfb is None else list(sfb),
         [number for number, _ in numbers], [tensor for _, tensor in numbers],
-        none if bias is None else list(bias), *pair(scale_layout),
+        none if bias is None else list(bias), *pair(scale_layout), activation,
     )  # fmt: skip
     for given in () if out is None else out:
         dtype_of(out_dtype, given)

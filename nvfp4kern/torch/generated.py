@@ -152,12 +152,13 @@ def _dual_gemm(
 
 def _grouped_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, out_dtype=None, *, out=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, activation="identity", out_dtype=None, *,
+    out=None,
 ):
     return _C.grouped_gemm(
         a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), bias=bias, scale_layout=(sfa_layout, sfb_layout),
-        out=out, out_dtype=out_dtype,
+        alpha=either(alpha, alpha_tensor), bias=bias, activation=activation,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )
 
 
@@ -261,7 +262,7 @@ REGISTERED = {
     "grouped_gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear",
-        Tensor? rows=None, SymInt rows_per_token=1''',
+        Tensor? rows=None, SymInt rows_per_token=1, str activation="identity"''',
         ("result",), _grouped_gemm, "out_dtype",
     ),
     "grouped_dual_gemm": (

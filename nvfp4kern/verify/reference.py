@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .activations import ACTIVATIONS, ALONE, swish  # noqa: F401  tests have it from here
+
 SF_VEC = 16
 ATOM_ROWS, ATOM_COLS = 128, 4
 UNIT = 2.0**-24  # half an ulp of 1 in float32
@@ -177,6 +179,12 @@ class Expected:
         low, high = (np.where(infinite, rounded, end) for end in (self.low, self.high))
         return Expected(low, np.where(infinite | (rounded == 0), rounded, self.exact), high)
 
+    def where_finite(self):
+        """Infinities and NaN are themselves alone."""
+        special = ~np.isfinite(self.exact)
+        low, high = (np.where(special, self.exact, end) for end in (self.low, self.high))
+        return Expected(low, self.exact, high)
+
 
 @dataclass
 class Verdict:
@@ -287,14 +295,21 @@ def _float32(value):
     return np.asarray(value, np.float32).astype(np.float64)
 
 
-def gemm(a, b, *, alpha=1.0, bias=0.0, c=1, nvfp4=True):
-    """a [.., M, K], b [.., N, K] -> alpha[n] * sum_k a*b + bias[n]. `nvfp4`: both are NVFP4."""
+def gemm(a, b, *, alpha=1.0, bias=0.0, activation="identity", c=1, nvfp4=True):
+    """a [.., M, K], b [.., N, K] -> act(alpha[n] * sum_k a*b + bias[n]).
+
+    `nvfp4`: both are NVFP4.
+    """
     alpha, bias = _float32(alpha), np.asarray(bias, np.float64)
     x, total = matmul(a, b)
     terms = a.shape[-1] / SF_VEC if nvfp4 else a.shape[-1]
     with np.errstate(invalid="ignore"):
         e = error_bound(x, total, terms, alpha, bias, c) + FLT_TRUE_MIN
-        return Expected.within(alpha * x + bias, e)
+        h = Expected.within(alpha * x + bias, e)
+    if activation == "identity":
+        return h
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return _activate(activation, h.in_float32(), 1.0).in_float32().where_finite()
 
 
 def gemv(a, b, *, alpha=1.0, c=1, nvfp4=True):
@@ -303,32 +318,9 @@ def gemv(a, b, *, alpha=1.0, c=1, nvfp4=True):
     return Expected(*(np.swapaxes(part, -1, -2) for part in (e.low, e.exact, e.high)))
 
 
-def _erfc(x):
-    return np.asarray(np.frompyfunc(math.erfc, 1, 1)(x), np.float64)
-
-
-def _swish(scale):
-    return lambda h: h / (1 + np.exp(-scale * h)), -1.278464542761074 / scale
-
-
-# name: the function, and its minimum: it falls before and rises after it (None: never falls)
-ACTIVATIONS = {
-    "silu": _swish(1.0),
-    "gelu": (lambda h: h / 2 * _erfc(-h / math.sqrt(2)), -0.7517916243),
-    "gelu_tanh": (
-        lambda h: h / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))),
-        -0.7524614220,
-    ),
-    "relu": (lambda h: np.maximum(h, 0), None),
-    "relu2": (lambda h: np.maximum(h, 0) ** 2, None),
-    "identity": (lambda h: h, None),
-    "swiglu_oai": _swish(1.702),
-}
-
-
 def _activate(name, h, scale):
     """The activation over [h.low, h.high], and what evaluating it in float32 may cost."""
-    f, minimum = _swish(scale) if name == "swiglu_oai" else ACTIVATIONS[name]
+    f, minimum = swish(scale) if name == "swiglu_oai" else ACTIVATIONS[name]
     ends = f(h.low), f(h.high)
     low, high = np.minimum(*ends), np.maximum(*ends)
     exact, slack = f(h.exact), np.abs(high) if name == "relu2" else 0  # of a product
@@ -362,8 +354,7 @@ def dual_gemm(
         exact = act.exact * u.exact
         rounding = UNIT * np.abs(corners).max(axis=0)
         e = Expected(corners.min(axis=0) - rounding, exact, corners.max(axis=0) + rounding)
-    special = ~np.isfinite(exact)
-    return Expected(np.where(special, exact, e.low), exact, np.where(special, exact, e.high))
+    return e.where_finite()
 
 
 # --- Quantising, in float32 ---

@@ -192,6 +192,9 @@ SAYS = [
      "activation_scale: -1, expected a finite number above 0"),
     (lambda: nk.dual_gemm(A, B, B, SFA, SFB, SFB, activation_scale=2), ValueError,
      "activation_scale: 2, expected 1.702: only the activation 'swiglu_oai' has one"),
+    (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], activation="swiglu_oai"), ValueError,
+     "activation: 'swiglu_oai', expected 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' or "
+     "'identity': there is no gate"),
     (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], out_dtype="half"), ValueError,
      "out_dtype: 'half', expected 'float16', 'bfloat16' or 'float32'"),
     (gemm(out_dtype=torch.float64), ValueError,

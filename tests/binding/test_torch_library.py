@@ -192,7 +192,13 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
                 "offsets": torch.tensor([0, 0, 3 * rows], dtype=torch.int32, device=device),
                 "rows": torch.arange(3 * rows, dtype=torch.int32, device=device),
                 "rows_per_token": 3,
+                "activation": "relu2",
             },
+        ),
+        (
+            nk.grouped_gemm,
+            ([x], [w.data], None, [w.scales]),
+            {"activation": "silu", "out_dtype": "bfloat16"},
         ),
     ):
         assert_fake_like_real(function, args, options)

@@ -73,6 +73,9 @@ def spoiled(device):
     yield nk.grouped_gemm, ([q.data], [w.data, w.data], [q.scales], [w.scales]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales[:9]]), {}
     yield nk.grouped_gemm, ([q.data], [w.data], [q.scales], [w.scales]), {"offsets": ints}
+    yield *grouped, by_rows | {"activation": "swiglu_oai"}
+    lists = ([q.data], [w.data], [q.scales], [w.scales])
+    yield nk.grouped_gemm, lists, {"activation": "tanh"}
     stack = (q.data, *experts, ints)
     for shape in ((3,), (2, 3), (3, 2), (3, 10), (2, 10, 1)):
         yield nk.grouped_dual_gemm, stack, {"alpha": torch.ones(shape, device=device)}

@@ -4,7 +4,12 @@ import numpy as np
 import torch
 from dense_calls import expect_dual, run_dual, run_gemm
 from dense_tiles import check_list
-from expert_tiles import check_16_bit_experts, check_experts, check_gated_experts
+from expert_tiles import (
+    check_16_bit_experts,
+    check_activated_experts,
+    check_experts,
+    check_gated_experts,
+)
 from generators import (
     ORDERS,
     SCALE_FORMS,
@@ -122,6 +127,10 @@ def check_sm100_kind_f16(tile, device, c):
             check_list(device, c, sizes, ("linear", "linear"), dtype=dtype, **full)
             more_groups = [*sizes, (9, 70, 160)] * 7
             check_list(device, c, more_groups, ("linear", "blocked"), dtype=dtype)
+    if "activated_grouped_gemm" in operators:
+        for dtype in DTYPES:
+            of = {"dtype": dtype, "tokens": 47 if dtype == "float16" else None}
+            check_activated_experts(device, c, (mma_n + 3, 0, 1, 70), 140, 320, **of)
     if "grouped_gemm" in operators:
         sizes = (mma_n + 3, 0, 1, 130, 0)
         for dtype in DTYPES:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from dense_tiles import check_dual, check_exact, check_full_range, check_list
-from expert_tiles import check_experts, check_gated_experts
+from expert_tiles import check_activated_experts, check_experts, check_gated_experts
 from generators import ORDERS, assert_ok, codes, rng_of, scales, values
 
 import nvfp4kern
@@ -107,6 +107,9 @@ def check_sm100_gemm(tile, device, c):
     if "grouped_gemm" in operators:
         check_sm100_experts(device, c, mma_n)
         check_sm100_by_index(device, c, mma_n)
+    if "activated_grouped_gemm" in operators:
+        check_activated_experts(device, c, (mma_n + 3, 0, 1, 70), 140, 320, BLOCKED)
+        check_activated_experts(device, c, (5, 2 * mma_n + 1), 33, 288, tokens=47)
     if "list_gemm" in operators:
         check_sm100_lists(device, c, mma_n)
     if "grouped_dual_gemm" in operators:

@@ -4,7 +4,7 @@ import numpy as np
 from expert_calls import Matrices, Stack, Tokens, check_rows, drawn
 from generators import floats, from_numpy, rng_of
 
-from nvfp4kern.verify import data
+from nvfp4kern.verify import data, reference
 
 LINEAR = ("linear", "linear")
 PER_TOKEN = 3
@@ -53,6 +53,18 @@ def check_experts(device, c, sizes, n, k, forms=LINEAR, dtype=None, *, out="floa
     vectors = {x: of.rng.integers(1, 4, (len(sizes), n)).astype("f4") for x in ("alpha", "bias")}
     given = {name: floats(vector, "float32", device) for name, vector in vectors.items()}
     of.check(given, out, c=c, **vectors)
+
+
+def check_activated_experts(device, c, sizes, n, k, forms=LINEAR, dtype=None, **how):
+    """Every activation, and an alpha at which it neither vanishes nor overflows."""
+    of = Experts(Matrices, device, sizes, n, k, forms, dtype=dtype, full=dtype is None, **how)
+    of.exact = False  # they are rounded more than once
+    alpha = of.rng.standard_normal((len(sizes), n)).astype(np.float32) * 2.0**-12
+    bias = of.rng.standard_normal((len(sizes), n)).astype(np.float32)
+    given = {"alpha": floats(alpha, "float32", device), "bias": floats(bias, "float32", device)}
+    for activation in reference.ALONE:
+        what = {"activation": activation}
+        of.check(given | what, "float32", c=c, alpha=alpha, bias=bias, **what)
 
 
 def check_gated_experts(

@@ -16,6 +16,7 @@ from expert_calls import (
 )
 from generators import (
     DTYPES,
+    INFINITE,
     ORDERS,
     SCALE_FORMS,
     Guarded,
@@ -23,6 +24,7 @@ from generators import (
     codes,
     floats,
     from_numpy,
+    raw,
     rng_of,
     scale_bytes,
     unchanged,
@@ -135,6 +137,109 @@ def test_list_16_bit(backend, a_dtype, kind):
             x.astype(np.float64), w.astype(np.float64), c=backend.c, nvfp4=False
         )
         assert_ok(reference.check(values(out.tensor), expected, "float32"))
+
+
+# --- Activations, of both forms ---
+
+
+@pytest.mark.parametrize("activation", reference.ALONE)
+@pytest.mark.parametrize("kind", Matrices.kinds)
+@pytest.mark.parametrize("by_rows", (False, True))
+def test_contiguous_activations(backend, kind, by_rows, activation):
+    rng, device = rng_of(30), backend.device
+    a = Tokens(rng, device, 46, 96, kind=kind, make=data.full_range)
+    b = Matrices(rng, device, 3, 35, 96, kind=kind, make=data.full_range)
+    alpha, bias = rng.standard_normal((2, 3, 35)).astype(np.float32)
+    of_rows = {"alpha": alpha * 2.0**-8, "bias": bias}
+    options, tokens = {"activation": activation}, a.values
+    if by_rows:
+        rows = drawn(rng, NOBODYS, 46, 46, 2)
+        options |= {"rows": from_numpy(rows, device), "rows_per_token": 2}
+        tokens = a.of(rows // 2)
+    given = {name: floats(value, "float32", device) for name, value in of_rows.items()}
+    expected = {"activation": activation, "c": backend.c, "nvfp4": kind == "NVFP4"}
+    for dtype, order in zip(DTYPES, ("row", "column", "padded columns"), strict=True):
+        got = b.run(a.tensor, a.sf, NOBODYS, dtype=dtype, order=order, **given, **options)
+        check_rows(got, NOBODYS, b.expect(tokens, **of_rows, **expected), dtype)
+
+
+@pytest.mark.parametrize("activation", reference.ALONE)
+@pytest.mark.parametrize("a_dtype", (None, "bfloat16"))
+def test_list_activations(backend, a_dtype, activation):
+    rng = rng_of(31)
+    pairs = group_operands(rng, data.full_range, GROUPS, a_dtype)
+    bias = [data.halves(rng, "float16", len(b.codes)) for _, b in pairs]
+    options = {"alpha": 2.0**-8, "activation": activation}
+    given = [floats(v, "float16", backend.device) for v in bias]
+    got = run_list(pairs, backend.device, dtype="bfloat16", bias=given, **options)
+    for g, (a, b) in enumerate(pairs):
+        of = options | {"bias": bias[g], "c": backend.c, "nvfp4": a_dtype is None}
+        assert_ok(reference.check(got[g], reference.gemm(a.values, b.values, **of), "bfloat16"), g)
+
+
+@pytest.mark.parametrize("activation", reference.ALONE)
+@pytest.mark.parametrize("kind", ("NVFP4", "W4A16", "16-bit"))
+def test_infinite_sums_are_activated(backend, kind, activation):
+    rng, device, n, offsets = rng_of(32), backend.device, 48, [0, 1, 1, 20]
+    a = Tokens(rng, device, 20, 64, kind=kind)
+    b = Matrices(rng, device, 3, n, 64, kind=kind)
+    alpha = np.resize(INFINITE, (3, n))
+    options = {"alpha": floats(alpha, "float32", device), "activation": activation}
+    got = b.run(a.tensor, a.sf, offsets, dtype="float32", **options)
+    of = {"alpha": alpha, "activation": activation, "nvfp4": kind == "NVFP4"}
+    with np.errstate(invalid="ignore"):
+        check_rows(got, offsets, b.expect(a.values, c=backend.c, **of), "float32")
+
+
+@pytest.mark.parametrize("form", ("contiguous", "list"))
+def test_identity_changes_no_bit(device, form):
+    """Of sums that round; and the activation comes before the rounding to the output's type."""
+    rng = rng_of(33)
+    a = Tokens(rng, device, 20, 1040, make=data.full_range)
+    b = Matrices(rng, device, 1, 70, 1040, make=data.full_range)
+    args, options = b.call(a.tensor, a.sf, [0, 20], alpha=2.0**-10)
+    if form == "list":
+        args = [a.tensor], [b.codes[0]], [a.sf], [b.sf[0]]
+        del options["offsets"]
+
+    def values_of(**more):
+        got = nvfp4kern.grouped_gemm(*args, **options, **more)
+        return got[0] if form == "list" else got
+
+    plain, same = values_of(), values_of(activation="identity")
+    np.testing.assert_array_equal(raw(plain), raw(same))
+    squared = values_of(activation="relu2", out_dtype="float32")
+    assert torch.equal(values_of(activation="relu2"), squared.to(torch.float16))
+    assert not torch.equal(values_of(activation="relu2"), plain.relu().square())
+
+
+@pytest.mark.parametrize("activation", reference.ALONE)
+def test_no_k_activates_the_bias(device, activation):
+    rng = rng_of(34)
+    a, b = Tokens(rng, device, 5, 0), Matrices(rng, device, 2, 9, 0)
+    bias = rng.standard_normal((2, 9)).astype(np.float32)
+    options = {"bias": floats(bias, "float32", device), "activation": activation}
+    got = b.run(a.tensor, a.sf, [0, 2, 5], dtype="float32", **options)
+    check_rows(got, [0, 2, 5], b.expect(a.values, bias=bias, activation=activation), "float32")
+
+
+def test_which_kernels_activate(gpu):
+    """Those of experts' tiles, of NVFP4 weights; else sm80's."""
+    rng, device = rng_of(35), gpu.device
+
+    def plan_of(kind, **options):
+        a = Tokens(rng, device, 4, 256, kind=kind)
+        b = Matrices(rng, device, 2, 128, 256, kind=kind)
+        return b.explain(a.tensor, a.sf, [0, 2, 4], activation="relu2", **options)
+
+    for kind in ("NVFP4", "W4A16"):
+        plan = plan_of(kind)
+        assert plan["backend"] == gpu.name and "activated_grouped_gemm" in plan["kernel"]
+    assert plan_of("16-bit")["kernel"] == "sm80_activated_grouped_gemm_t32_plain_bf16"
+    a, b = data.exact_family(rng, 4, 256), data.exact_family(rng, 128, 256)
+    plan = nvfp4kern.explain("grouped_gemm", *list_of([(a, b)], device), activation="silu")
+    assert plan["kernel"] == "sm80_activated_grouped_gemm_t32_nvfp4"
+    assert gpu.name == "sm80" or "no kernels of lists with an activation" in plan["declined"]
 
 
 # --- The contiguous form: what it has beside test_grouped_experts.py ---

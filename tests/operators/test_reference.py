@@ -175,6 +175,20 @@ def test_dual_gemm_interval_holds_float32():
     assert verdict.ok, str(verdict)
 
 
+@pytest.mark.parametrize("name", reference.ALONE)
+def test_interval_of_an_activated_gemm_holds_float32(name):
+    a, b = (data.full_range(rng(s), 9, 64).values for s in range(2))
+    of = {"silu": "silu", "relu": "relu", "relu2": "relu", "gelu": "gelu", "gelu_tanh": "gelu"}
+    options = {"approximate": "tanh"} if name == "gelu_tanh" else {}
+    h = np.float32(1e-4) * torch.from_numpy((a @ b.T).astype(np.float32))
+    got = getattr(torch.nn.functional, of[name])(h, **options)
+    got = got.square() if name == "relu2" else got
+    verdict = reference.check(
+        got.numpy(), reference.gemm(a, b, alpha=1e-4, activation=name), "float32"
+    )
+    assert verdict.ok, str(verdict)
+
+
 def test_dual_gemm_has_no_more_range_than_float32():
     """Sums are 16."""
     ones = np.ones((1, 16))

@@ -15,6 +15,7 @@ from dense_tiles import check_dual, check_exact, check_full_range, check_list
 from drawn_cases import NATURAL_K
 from expert_tiles import (
     check_16_bit_experts,
+    check_activated_experts,
     check_experts,
     check_experts_of_one_matrix,
     check_gated_experts,
@@ -101,6 +102,11 @@ def check_sm80_gemm(tile, device, c):
     if "grouped_dual_gemm" in tile["operators"]:
         check_gated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
         check_gated_experts(device, c, (1, 33), 64, 528, ("linear", "blocked"), "bfloat16")
+    if "activated_grouped_gemm" in tile["operators"]:
+        check_activated_experts(device, c, (5, 0, 70), 75, 304, ("blocked", "blocked"))
+        check_activated_experts(device, c, (1, 33), 133, 528, dtype="float16", tokens=9)
+        for kind in ("NVFP4", "16-bit"):
+            check_activated_experts(device, c, (3, 9), 64, 48, dtype="bfloat16", kind=kind)
 
 
 def check_sm80_gemv(tile, device, c):
@@ -242,6 +248,10 @@ def check_sm90_gemm(tile, device, c):
     if "grouped_gemm" in tile["operators"]:
         check_sm90_experts(device, c, tile["tile_m"], few)
         check_sm90_gated_experts(device, c, tile["tile_m"], few)
+    if "activated_grouped_gemm" in tile["operators"]:
+        check_activated_experts(device, c, rows_of_experts(tile["tile_m"]), 72, 192)
+        check_activated_experts(device, c, (1, 0, few + 3), 130, 512, ("blocked", "blocked"))
+        check_activated_experts(device, c, (2, 9), 133, 448, dtype="bfloat16", tokens=5)
 
 
 CHECKS = {  # of a family: check(tile, device, c), where the tile is what _tiles() says of it

@@ -21,6 +21,7 @@ static const gemm_config configs[SM100_GEMM_TILE_COUNT] = {
 #define OF_GROUPED(name, ...) [SM100_GEMM_##name] = &sm100_grouped_gemm_##name,
 #define OF_GATED(name, ...) [SM100_GEMM_##name] = &sm100_grouped_dual_gemm_##name,
 #define OF_LIST(name, ...) [SM100_GEMM_##name] = &sm100_list_gemm_##name,
+#define OF_ACTIVATED(name, ...) [SM100_GEMM_##name] = &sm100_activated_grouped_gemm_##name,
 static cuda_kernel *const kernels[GEMM_OPERATORS][SM100_GEMM_TILE_COUNT] = {
     [GEMM] = {SM100_GEMM_TILES(OF_GEMM)},
     [GEMM_DUAL] = {SM100_GEMM_DUAL_TILES(OF_DUAL)},
@@ -28,8 +29,12 @@ static cuda_kernel *const kernels[GEMM_OPERATORS][SM100_GEMM_TILE_COUNT] = {
     [GEMM_GROUPED_DUAL] = {SM100_GEMM_GROUPED_DUAL_TILES(OF_GATED)},
     [GEMM_LIST] = {SM100_GEMM_GROUPED_TILES(OF_LIST)},
 };
+static cuda_kernel *const of_activated[SM100_GEMM_TILE_COUNT] = {SM100_GEMM_ACTIVATED_TILES(OF_ACTIVATED)};
 
-static cuda_kernel *sm100_gemm_kernel_of(const gemm_desc *d, int config) { return kernels[d->op][config]; }
+static cuda_kernel *sm100_gemm_kernel_of(const gemm_desc *d, int config)
+{
+    return (d->activation ? of_activated : kernels[d->op])[config];
+}
 
 static const char *sm100_gemm_why_not(const gemm_desc *d, const gemm_query *q)
 {
@@ -119,6 +124,7 @@ static const gemm_family *sm100_family_by_tokens(const gemm_desc *d)
 static const char *sm100_gemm_row_why_not(const gemm_desc *d, const nk_settings *settings)
 {
     (void)settings;
+    if (d->list && d->activation) return GEMM_NO_ACTIVATED_LISTS;
     return d->gated && d->gated->encoded.wanted ? "it writes no codes" : NULL;
 }
 

@@ -25,9 +25,11 @@
  * MMA: each CTA loads its 128 rows of operand M and half of operand N. Dual GEMMs have 128 rows of either weight
  * matrix for each CTA. SPLIT_K CTAs or pairs of a cluster divide K. PAIRS pairs of a cluster have tiles beside each
  * other along M and load one operand N for all of them by multicast. */
+#define SM100_GEMM_ONE_CTA_TILES(X) \
+    X(n64, 1, 64, 1, 3, 2, 1)       \
+    X(n128, 1, 128, 1, 2, 1, 1)
 #define SM100_GEMM_COMMON_TILES(X) \
-    X(n64, 1, 64, 1, 3, 2, 1)      \
-    X(n128, 1, 128, 1, 2, 1, 1)    \
+    SM100_GEMM_ONE_CTA_TILES(X)    \
     X(p64, 2, 64, 1, 3, 2, 1)      \
     X(p128, 2, 128, 1, 2, 1, 1)    \
     X(p192, 2, 192, 1, 2, 1, 1)
@@ -50,6 +52,8 @@
 #define SM100_GEMM_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_SPLIT_TILES(X) SM100_GEMM_MULTICAST_TILES(X)
 #define SM100_GEMM_GROUPED_TILES(X) SM100_GEMM_COMMON_TILES(X) SM100_GEMM_WIDE_TILES(X)
 #define SM100_GEMM_GROUPED_DUAL_TILES(X) SM100_GEMM_COMMON_TILES(X)
+/* Those of grouped_gemm with an activation: few, since each is 15 KB of a wheel. */
+#define SM100_GEMM_ACTIVATED_TILES(X) SM100_GEMM_ONE_CTA_TILES(X) SM100_GEMM_WIDE_TILES(X)
 
 enum {
 #define SM100_GEMM_INDEX(name, ...) SM100_GEMM_##name,
@@ -105,6 +109,7 @@ typedef struct sm100_gemm_params {
     bool tokens_are_mma_m;                     /* else weights are operand M, and tokens operand N */
     bool sf_by_bulk_copy[SM100_GEMM_OPERANDS]; /* scale factors, as whole atoms; else threads arrange them */
     bool one_matrix[SM100_GEMM_OPERANDS];      /* the codes of all batches, or experts: batch 0 of the map */
+    uint8_t activation;                        /* an nk_activation_kind, of kernels that activate */
     int32_t mma_m_tiles, mma_n_tiles;          /* of a batch */
     int32_t tiles; /* of all batches; with experts an upper bound, since only the kernel knows */
     int32_t k_steps;

@@ -196,6 +196,7 @@ __device__ inline void run_epilogue(SMEM &s, uint32_t tmem, const P &launch, con
                 float v[STORE_N];
                 if (!out.exists || n >= out.n_end) continue;
                 epilogue.template apply<STORE_N>(sums[0] + i, sums[C::MATRICES - 1] + i, n, out.n_end - n, v);
+                if constexpr (C::ACTIVATED) activate_alone<STORE_N>((nk_activation_kind)t.params.activation, v);
                 store_lane(out, p.d.dtype, column + i, v);
             }
         }

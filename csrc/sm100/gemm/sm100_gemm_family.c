@@ -180,7 +180,8 @@ static sm100_gemm_params sm100_params_of(bool copies_sf, const gemm_desc *d, con
                            .mma_n_tiles = (int32_t)its.n_tiles,
                            .tiles = (int32_t)its.tiles,
                            .k_steps = (int32_t)nk_ceil_div(d->gemm->k, t->tile_k),
-                           .up_row_in_atom = sm100_up_row_in_atom(d)};
+                           .up_row_in_atom = sm100_up_row_in_atom(d),
+                           .activation = d->activation ? (uint8_t)d->activation->kind : 0};
     for (int i = 0; i < sm100_operands(d); i++) {
         const nk_operand *o = sm100_operand_of(d, i, tokens_are_mma_m);
         const bool tokens = sm100_are_tokens(i, tokens_are_mma_m);

@@ -18,6 +18,7 @@ enum { FROM_BATCHES, FROM_EXPERTS, FROM_LIST };
 template <int MATRICES_, int TILES_, int CTA_GROUP_, int MMA_N_, int SPLIT_K_, int ACCUMULATORS_, int PAIRS_ = 1>
 struct mxf4nvf4_traits {
     static constexpr bool EXPERTS = TILES_ == FROM_EXPERTS, LIST = TILES_ == FROM_LIST;
+    static constexpr bool ACTIVATED = false;   /* see activated */
     static constexpr int MATRICES = MATRICES_; /* of weights: dual GEMMs have gates and ups */
     static constexpr int OPERANDS = MATRICES + 1;
     static constexpr int CTA_GROUP = CTA_GROUP_, SPLIT_K = SPLIT_K_;

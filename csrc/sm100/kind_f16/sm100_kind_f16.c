@@ -22,6 +22,7 @@ static const gemm_config configs[SM100_KIND_F16_TILE_COUNT] = {
 #define OF_GROUPED(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_grouped_gemm_##name,
 #define OF_GATED(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_grouped_dual_gemm_##name,
 #define OF_LIST(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_list_gemm_##name,
+#define OF_ACTIVATED(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_activated_grouped_gemm_##name,
 #define OF_16_BITS(name, ...) [SM100_KIND_F16_##name] = &sm100_kind_f16_grouped_gemm_16bit_##name,
 static cuda_kernel *const kernels[GEMM_OPERATORS][SM100_KIND_F16_TILE_COUNT] = {
     [GEMM] = {SM100_KIND_F16_TILES(OF_GEMM)},
@@ -30,6 +31,7 @@ static cuda_kernel *const kernels[GEMM_OPERATORS][SM100_KIND_F16_TILE_COUNT] = {
     [GEMM_GROUPED_DUAL] = {SM100_KIND_F16_GROUPED_TILES(OF_GATED)},
     [GEMM_LIST] = {SM100_KIND_F16_LIST_TILES(OF_LIST)},
 };
+static cuda_kernel *const of_activated[SM100_KIND_F16_TILE_COUNT] = {SM100_KIND_F16_GROUPED_TILES(OF_ACTIVATED)};
 static cuda_kernel *const of_16_bits[SM100_KIND_F16_TILE_COUNT] = {SM100_KIND_F16_GROUPED_TILES(OF_16_BITS)};
 
 /* Weights, unless they are 16-bit. */
@@ -37,8 +39,8 @@ static bool sm100_f16_decodes(const gemm_desc *d) { return d->gemm->b.dtype == N
 
 static cuda_kernel *sm100_f16_kernel_of(const gemm_desc *d, int config)
 {
-    if (sm100_f16_decodes(d)) return kernels[d->op][config];
-    return d->op == GEMM_GROUPED ? of_16_bits[config] : NULL;
+    if (sm100_f16_decodes(d)) return (d->activation ? of_activated : kernels[d->op])[config];
+    return d->op == GEMM_GROUPED && !d->activation ? of_16_bits[config] : NULL;
 }
 
 static const char *sm100_f16_why_not(const gemm_desc *d, const gemm_query *q)

@@ -11,7 +11,7 @@ struct kind_f16_traits {
     static constexpr bool DECODES = DECODES_, EXPERTS = TILES_ == FROM_EXPERTS, LIST = TILES_ == FROM_LIST;
     static constexpr int MATRICES = MATRICES_, OPERANDS = MATRICES + 1;
     static constexpr int CTA_GROUP = CTA_GROUP_, SPLIT_K = SPLIT_K_, PAIRS = 1, CLUSTER = CTA_GROUP * SPLIT_K;
-    static constexpr bool DYNAMIC = false;
+    static constexpr bool DYNAMIC = false, ACTIVATED = false;
     static constexpr int MMA_M = CTA_GROUP * SM100_GEMM_CTA_M, MMA_N = MMA_N_, CTA_N = MMA_N / CTA_GROUP;
     static constexpr int STAGES = SM100_KIND_F16_STAGES(DECODES, CTA_GROUP, MMA_N, SPLIT_K, MATRICES);
     static constexpr int EPILOGUE_N = MMA_N / SPLIT_K, LOAD_N = EPILOGUE_N < 32 || MATRICES > 1 ? 16 : 32;

@@ -31,15 +31,18 @@ typedef cuda_kernel *kernels_of_tile[REDUCE + 1];
     [SM80_GEMM_BF16] = &sm80_##op##_##name##_bf16
 #define OF_GEMM(name, ...) [SM80_GEMM_##name] = {FP4(gemm, name), [REDUCE] = &sm80_gemm_##name##_reduce},
 #define OF_DUAL(name, ...) [SM80_GEMM_##name] = {FP4(dual_gemm, name), [REDUCE] = &sm80_dual_gemm_##name##_reduce},
-#define OF_GROUPED(name, ...)                                                                                       \
-    [SM80_GEMM_##name] = {FP4(grouped_gemm, name), [SM80_GEMM_PLAIN_FP16] = &sm80_grouped_gemm_##name##_plain_fp16, \
-                          [SM80_GEMM_PLAIN_BF16] = &sm80_grouped_gemm_##name##_plain_bf16,                          \
-                          [REDUCE] = &sm80_grouped_gemm_##name##_reduce},
+#define ALL(op, name)                                                          \
+    FP4(op, name), [SM80_GEMM_PLAIN_FP16] = &sm80_##op##_##name##_plain_fp16, \
+                   [SM80_GEMM_PLAIN_BF16] = &sm80_##op##_##name##_plain_bf16
+#define OF_GROUPED(name, ...) \
+    [SM80_GEMM_##name] = {ALL(grouped_gemm, name), [REDUCE] = &sm80_grouped_gemm_##name##_reduce},
+#define OF_ACTIVATED(name, ...) [SM80_GEMM_##name] = {ALL(activated_grouped_gemm, name)},
 #define OF_GATED(name, ...) [SM80_GEMM_##name] = {FP4(grouped_dual_gemm, name)},
 static const kernels_of_tile of_gemm[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(OF_GEMM)},
                              of_dual[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(OF_DUAL)},
                              of_grouped[SM80_GEMM_TILE_COUNT] = {SM80_GEMM_TILES(OF_GROUPED)},
-                             of_gated[SM80_GEMM_TILE_COUNT] = {SM80_GATED_EXPERT_TILES(OF_GATED)};
+                             of_activated[SM80_GEMM_TILE_COUNT] = {SM80_T32_TILE(OF_ACTIVATED)},
+                             of_gated[SM80_GEMM_TILE_COUNT] = {SM80_T32_TILE(OF_GATED)};
 static const kernels_of_tile *const kernels[GEMM_OPERATORS] = {[GEMM] = of_gemm,
                                                                [GEMM_DUAL] = of_dual,
                                                                [GEMM_GROUPED] = of_grouped,
@@ -55,7 +58,8 @@ static int sm80_kind_of(const nk_gemm_problem *p)
 
 static cuda_kernel *sm80_kernel_of(const gemm_desc *d, int config)
 {
-    return kernels[d->op][config][sm80_kind_of(d->gemm)];
+    const kernels_of_tile *of_operator = d->activation ? of_activated : kernels[d->op];
+    return of_operator[config][sm80_kind_of(d->gemm)];
 }
 
 static bool sm80_in_one_launch(const nk_gemm_problem *member, const nk_gemm_problem *first)
@@ -122,9 +126,12 @@ static int64_t sm80_partial_bytes(const gemm_config *t) { return (int64_t)t->til
 /* Choice                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* With stream-K a row's sums depend on how many tiles there are. Gated experts have no kernels of it: every expert has
- * some tiles. */
-static bool is_batch_invariant(const gemm_desc *d, bool asked) { return asked || d->op == GEMM_GROUPED_DUAL; }
+/* With stream-K a row's sums depend on how many tiles there are. Gated and activated experts have no kernels of it:
+ * every expert has some tiles. */
+static bool is_batch_invariant(const gemm_desc *d, bool asked)
+{
+    return asked || d->op == GEMM_GROUPED_DUAL || d->activation;
+}
 
 #define MOST_STEPS INT32_MAX /* kernels count steps in 32 bits */
 #define LEAST_STEPS_PER_CTA 2
@@ -286,7 +293,8 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
         gating = (sm80_gating){g->b2, g->alpha2, g->bias2, g->activation, g->encoded};
     }
     sm80_fill_groups(d, c, exec->workspace, &groups);
-    return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, &gating}, exec);
+    void *behind = d->activation ? (void *)(uintptr_t)d->activation : &gating;
+    return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, behind}, exec);
 }
 
 GEMM_FAMILY(sm80, gemm, NULL, SM80_GEMM_TILES, .schedules = 4, /* up to three CTAs per SM, as the table says */

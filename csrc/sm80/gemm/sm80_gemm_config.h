@@ -13,13 +13,14 @@
 #define SM80_GEMM_TILES(X)     \
     X(t8, 8, 4, 6, 3)          \
     X(t16, 16, 4, 5, 3)        \
-    SM80_GATED_EXPERT_TILES(X) \
+    SM80_T32_TILE(X)           \
     X(t64, 64, 4, 4, 2)        \
     X(t128, 128, 8, 3, 1)
 
-/* Those of grouped_dual_gemm. Each is 170 KB of a wheel, which has machine code for four kinds of GPUs. So there is
- * one, the largest that all devices have room for. Its tiles are not split, since every expert has some. */
-#define SM80_GATED_EXPERT_TILES(X) X(t32, 32, 4, 4, 3)
+/* Those of grouped_dual_gemm and of grouped_gemm with an activation. Each is 170 KB of a wheel, which has machine code
+ * for four kinds of GPUs. So there is one, the largest that all devices have room for. Its tiles are not split, since
+ * every expert has some. */
+#define SM80_T32_TILE(X) X(t32, 32, 4, 4, 3)
 
 enum {
 #define SM80_GEMM_INDEX(name, tokens, warps, stages, ctas) SM80_GEMM_##name,

@@ -60,4 +60,4 @@ template <int TILE_M, int WARPS> struct sm80_grouped_dual_gemm_operator : group_
 #define OPERATOR(TILE_M, WARPS) sm80_grouped_dual_gemm_operator<TILE_M, WARPS>(q, gating)
 #define KERNELS(...) SM80_GEMM_FP4_KERNELS(sm80_grouped_dual_gemm, __VA_ARGS__)
 
-SM80_GATED_EXPERT_TILES(KERNELS)
+SM80_T32_TILE(KERNELS)

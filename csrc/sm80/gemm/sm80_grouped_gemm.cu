@@ -8,14 +8,8 @@
  * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
 #include "sm80_groups.cuh"
 
-template <int TILE_M, int WARPS> struct sm80_grouped_gemm_operator : group_operator<TILE_M, WARPS, WARPS * 32> {
-    using sm80_grouped_gemm_operator::group_operator::group_operator;
-
-    __device__ void point_rows(const group_tile &tile, weight_rows &w) const
-    {
-        const nk_gemm_problem &p = this->problem_of(tile);
-        point_weights(p.b, tile.expert, first_row<WARPS, SF_ATOM_ROWS>(tile.n_tile), p.n, p.k, w);
-    }
+template <int TILE_M, int WARPS> struct sm80_grouped_gemm_operator : matrix_operator<TILE_M, WARPS> {
+    using sm80_grouped_gemm_operator::matrix_operator::matrix_operator;
 
     template <typename STAGED> __device__ void store(const STAGED &staged, const group_tile &tile, int first) const
     {

@@ -1,4 +1,5 @@
-/* What grouped operators share: all of an OPERATOR (sm80_gemm.cuh) but its weight rows and its epilogue. */
+/* What grouped operators share: all of an OPERATOR (sm80_gemm.cuh) but its weight rows and its epilogue; and what those
+ * of one matrix share, all but the epilogue. */
 #ifndef NK_SM80_GROUPS_CUH
 #define NK_SM80_GROUPS_CUH
 
@@ -33,6 +34,17 @@ template <int TILE_M, int WARPS, int TILE_N> struct group_operator : group_tiles
                              const group_tile &tile, int first) const
     {
         store_tile<TILE_N, WARPS * 32>(staged, out_of(p, tile, first), epilogue);
+    }
+};
+
+/* WARPS * 32 features of one matrix. */
+template <int TILE_M, int WARPS> struct matrix_operator : group_operator<TILE_M, WARPS, WARPS * 32> {
+    using matrix_operator::group_operator::group_operator;
+
+    __device__ void point_rows(const group_tile &tile, weight_rows &w) const
+    {
+        const nk_gemm_problem &p = this->problem_of(tile);
+        point_weights(p.b, tile.expert, first_row<WARPS, SF_ATOM_ROWS>(tile.n_tile), p.n, p.k, w);
     }
 };
 

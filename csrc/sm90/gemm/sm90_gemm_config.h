@@ -121,6 +121,7 @@ typedef struct sm90_gemm_params {
     int32_t sf_alignment;    /* that address and strides of linear scale factors have: 4, 8 or 16 bytes */
     bool has_sf_boxes;       /* linear scale factors come by tensor maps: experts' */
     bool weights_first;      /* without a prologue kernel: weights are loaded before the previous kernels have ended */
+    uint8_t activation;      /* an nk_activation_kind, of kernels that activate */
 } sm90_gemm_params;
 
 /* Tensor maps of experts' weights: the linear scale factors of each matrix, and tokens in boxes of each height,

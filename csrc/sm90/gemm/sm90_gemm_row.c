@@ -23,6 +23,7 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     if (d->op == GEMM || d->op == GEMM_DUAL) return NULL;
     if (d->experts && gemm_experts(d) == 0) return "there are no experts";
     if (d->op == GEMM_GROUPED_DUAL && p->k == 0) return GEMM_K_IS_0;
+    if (d->list && d->activation) return GEMM_NO_ACTIVATED_LISTS;
     for (int64_t g = 0; d->list && g < d->list->groups; g++)
         if (d->list->list[g].b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
     if (d->list && sm90_row_is_forced(settings, &sm90_gemv_family)) return "no tile of sm90/gemv serves all groups";
@@ -38,6 +39,7 @@ static nk_status sm90_row_plan_gemv(const gemm_desc *d, const nk_settings *setti
     sm90_gemv_choice *c = choice;
     nk_status status = NK_DECLINED;
     if (sm90_row_is_kind_f16(d) || sm90_row_is_forced(settings, &sm90_gemm_family)) return NK_DECLINED;
+    if (d->activation) return NK_DECLINED; /* its kernels would be as many again: half of a percent of the wheel each */
     if (d->op == GEMM && d->gemm->m <= SM90_GEMV_MAX_TOKENS) status = sm90_plan_gemv(d->gemm, settings, plan, c);
     if (d->op == GEMM_DUAL) status = sm90_plan_gemv_dual(d, settings, plan, c);
     if (d->experts) status = sm90_plan_gemv_experts(d, settings, plan, c);

@@ -154,14 +154,25 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     const bool vectors = has_vector_rows(d, p.n, 16, 8), half = d.dtype == NK_F16;
+    /* Of a window, in place: a switch for each four sums would be long. */
+    auto activate_window = [&](auto &window) {
+        if constexpr (C::ACTIVATED) {
+            constexpr int COUNT = (int)(sizeof window / 4);
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                window[j] = __fmaf_rn(f.alpha[j % 4 / 2], window[j] * params.mma_scale, f.bias[j % 4 / 2]);
+            activate_alone<COUNT>((nk_activation_kind)params.activation, window);
+        }
+    };
     auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = __fmaf_rn(f.alpha[j / 2], sums4[j] * params.mma_scale, f.bias[j / 2]);
+            v[j] = C::ACTIVATED ? sums4[j] : __fmaf_rn(f.alpha[j / 2], sums4[j] * params.mma_scale, f.bias[j / 2]);
     };
     if (vectors) {
         uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
-        for_each_window<C::EXPERTS ? 32 : N>(sums, end - token, [&](const auto &window, int done) {
+        for_each_window<C::ACTIVATED ? 8 : C::EXPERTS ? 32 : N>(sums, end - token, [&](auto &window, int done) {
+            activate_window(window);
 #pragma unroll
             for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
                 float v[4];
@@ -173,7 +184,8 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
         return;
     }
     lane_stores out(d, batch, token, {first + c.lane / 4, first + c.lane / 4 + 8}, p.n);
-    for_each_window<16>(sums, end - token, [&](const auto &window, int done) {
+    for_each_window<C::ACTIVATED ? 8 : 16>(sums, end - token, [&](auto &window, int done) {
+        activate_window(window);
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++) {
             const int64_t remaining = end - token - 8 * (done + i);

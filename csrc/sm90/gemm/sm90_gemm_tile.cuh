@@ -42,6 +42,7 @@ struct sm90_tile_config {
     static constexpr bool LIST = OPERATOR_ == LIST_GEMM;
     static constexpr bool EXPERTS = OPERATOR_ == GROUPED_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
     static constexpr bool GROUPED = LIST || EXPERTS; /* tokens of many GEMMs are rows of one matrix */
+    static constexpr bool ACTIVATED = false;         /* see activated */
     /* Half of a stage's weight rows are gates, half ups. */
     static constexpr bool DUAL = OPERATOR_ == DUAL_GEMM || OPERATOR_ == GROUPED_DUAL_GEMM;
     static constexpr int TILE_M = TILE_M_, CONSUMER_GROUPS = CONSUMER_GROUPS_, CLUSTER = CLUSTER_;

@@ -40,7 +40,7 @@ static bool sm90_f16_are_n_major(const nk_gemm_problem *p)
 
 static cuda_kernel *sm90_f16_kernel_of(const gemm_desc *d, int config)
 {
-    if (d->op != GEMM_GROUPED || d->gemm->b.dtype == NK_E2M1X2) return NULL;
+    if (d->op != GEMM_GROUPED || d->activation || d->gemm->b.dtype == NK_E2M1X2) return NULL; /* NVFP4 is for experts */
     return kernels[config][d->gemm->b.dtype == NK_BF16][!sm90_f16_are_k_major(d->gemm)];
 }
 

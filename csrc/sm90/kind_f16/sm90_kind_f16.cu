@@ -29,7 +29,7 @@
  * them. */
 template <bool BFLOAT_, bool N_MAJOR_, int TILE_M_, int TILE_N_, int TILE_K_, int STAGES_> struct kind_f16_config {
     static constexpr bool BFLOAT = BFLOAT_, N_MAJOR = N_MAJOR_;
-    static constexpr bool EXPERTS = true, GROUPED = true, LIST = false, IS_SPLIT_K = false;
+    static constexpr bool EXPERTS = true, GROUPED = true, LIST = false, IS_SPLIT_K = false, ACTIVATED = false;
     static constexpr int TILE_M = TILE_M_, TILE_M_STEP = TILE_M_, FEATURES = TILE_N_, CLUSTER = 1;
     static constexpr int LISTED_TILES = 0;
     static constexpr int STAGES = STAGES_, K64S = TILE_K_ / SM90_KIND_F16_SWIZZLE_K, WARPGROUPS = TILE_N_ / 64;

@@ -1,0 +1,61 @@
+/* D_g[m,n] = convert(act(alpha_g[n] * sum_k A_g[m,k] B_g[n,k] + bias_g[n])) for every group g
+ *
+ * Work: as in sm80_grouped_gemm.cu, in both forms, but a tile is one CTA's. Staged sums are activated in place: one
+ * copy of an activation's instructions serves rows and columns of the output. The kernels are others because those
+ * without an activation shall have no register and no instruction more.
+ *
+ * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
+#include "sm80_groups.cuh"
+
+/* An EPILOGUE of cuda/epilogue.cuh: what is staged, as it is. */
+struct staged_values {
+    template <int COUNT> struct columns {
+        int first;
+
+        __device__ columns(const staged_values &, const tile_out &, int column) : first(column) {}
+
+        __device__ void apply(const float *values, float v[COUNT]) const { load_floats<COUNT>(values + first, v); }
+    };
+};
+
+#define AT_ONCE 2 /* tokens: more are more instructions */
+
+template <int TILE_M, int WARPS> struct sm80_activated_grouped_gemm_operator : matrix_operator<TILE_M, WARPS> {
+    const nk_activation &activation;
+
+    __device__ sm80_activated_grouped_gemm_operator(const cuda_groups &q, const nk_activation &activation)
+        : matrix_operator<TILE_M, WARPS>(q), activation(activation)
+    {
+    }
+
+    /* A thread has a feature. */
+    template <typename STAGED> __device__ void store(STAGED &staged, const group_tile &tile, int first) const
+    {
+        const nk_gemm_problem p = this->output_of(tile);
+        const tile_out out = this->out_of(p, tile, first);
+        const int64_t n = min(out.feature + (int64_t)threadIdx.x, out.feature_end - 1);
+        const float alpha = alpha_at(p.alpha, n), bias = bias_at(p.bias, n);
+#pragma unroll 1
+        for (int token = 0; token < TILE_M && out.token + token < out.token_end; token += AT_ONCE) {
+            float v[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                v[i] = __fmaf_rn(alpha, staged.of(token + i)[threadIdx.x], bias);
+            activate_alone<AT_ONCE>(activation.kind, v);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                staged.of(token + i)[threadIdx.x] = v[i];
+        }
+        __syncthreads();
+        this->store_by(staged_values(), staged, p, tile, first);
+    }
+};
+
+#define PARAMETERS const __grid_constant__ cuda_groups q, const __grid_constant__ nk_activation activation
+#define OPERATOR(TILE_M, WARPS) sm80_activated_grouped_gemm_operator<TILE_M, WARPS>(q, activation)
+#define KERNELS(name, ...)                                                                               \
+    SM80_GEMM_FP4_KERNELS(sm80_activated_grouped_gemm, name, __VA_ARGS__)                                \
+    SM80_GEMM_KERNEL(sm80_activated_grouped_gemm_##name##_plain_fp16, __VA_ARGS__, SM80_GEMM_PLAIN_FP16) \
+    SM80_GEMM_KERNEL(sm80_activated_grouped_gemm_##name##_plain_bf16, __VA_ARGS__, SM80_GEMM_PLAIN_BF16)
+
+SM80_T32_TILE(KERNELS)
