@@ -12,7 +12,7 @@ from ..distributed import ColumnParallel
 from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.linear import is_linear as computes_linear
 from ..nn.linear import sizes_of
-from ..nn.stacks import STACKS
+from ..nn.stacks import STACKS, UNGATED, names_of
 from .plan import Layer
 from .untrusted import CheckpointError
 
@@ -26,15 +26,17 @@ ROLES = {
     "w2": ("down_proj", 0),
 }
 """An expert's layer -> the stacked weight that has its rows, and which half of them."""
+UNGATED_ROLES = {"up_proj": ("up_proj", 0), "down_proj": ("down_proj", 0)}
+"""The same of experts without a gate."""
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-RENAMED = ((".block_sparse_moe.", ".mlp."),)
+RENAMED = ((".block_sparse_moe.", ".mlp."), ("backbone.", "model."))
 """Parts of names: the files', the model's."""
 
 STACKED_SCALES = tuple(
-    f"{stack}_input_scale{part}" for stack in STACKS for part in ("", "_inverse")
+    f"{stack}_input_scale{part}" for stack in (*STACKS, UNGATED[0]) for part in ("", "_inverse")
 )
 
 KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -50,7 +52,8 @@ class Destination:
     source: tuple[Any, ...] = ()
     """An index of the file's tensor: () for all of it, (slice,), (expert,) or (expert, slice)."""
     stack: tuple[str, int, int] | None = None
-    """In stacked experts: the weight ("gate_up_proj", "down_proj"), the expert, the half."""
+    """In stacked experts: the weight ("gate_up_proj", "up_proj", "down_proj"), the expert, the
+    half."""
 
 
 def is_linear(module: nn.Module | None) -> bool:
@@ -63,6 +66,10 @@ def is_experts(module: nn.Module | None) -> bool:
     if module not in KNOWN:  # hundreds of experts ask, and the answer takes a computation
         KNOWN[module] = isinstance(module, NVFP4Experts) or NVFP4Experts.why_not(module) is None
     return KNOWN[module]
+
+
+def is_gated(experts: nn.Module) -> bool:
+    return names_of(experts) == STACKS
 
 
 def spellings(name: str) -> Iterator[str]:
@@ -101,7 +108,10 @@ def _destinations(
         return [Destination(spelling, slice(None))]
     expert = EXPERT.fullmatch(spelling)
     if expert and is_experts(modules.get(expert[1])):
-        weight, half = ROLES[expert[3]]
+        roles = ROLES if is_gated(modules[expert[1]]) else UNGATED_ROLES
+        if expert[3] not in roles:
+            return []
+        weight, half = roles[expert[3]]
         return [_in_stack(expert[1], weight, int(expert[2]), half, shape[0])]
     for fused, parts in FUSED.items():
         if leaf in parts and is_linear(modules.get(f"{parent}.{fused}")):
@@ -150,16 +160,19 @@ def _unstacked(
     modules: Mapping[str, nn.Module], parent: str, leaf: str, shape: tuple[int, ...]
 ) -> list[Destination]:
     """A stack of experts, for a model's stack or for its single experts."""
-    if leaf not in STACKS:
+    if leaf not in (*STACKS, *UNGATED):
+        return []
+    stack = modules.get(parent)
+    if is_experts(stack) and leaf not in names_of(stack):
         return []
     experts, size = shape[0], shape[1]
-    roles = ("gate_proj", "up_proj") if leaf == "gate_up_proj" else ("down_proj",)
+    roles = ("gate_proj", "up_proj") if leaf == "gate_up_proj" else (leaf,)
     each = size // len(roles)
     found = []
     for e in range(experts):
         for half, role in enumerate(roles):
             source = (e, slice(half * each, (half + 1) * each))
-            if is_experts(modules.get(parent)):
+            if is_experts(stack):
                 found.append(Destination(parent, source[1], source, (leaf, e, half)))
             elif is_linear(modules.get(f"{parent}.{e}.{role}")):
                 found.append(Destination(f"{parent}.{e}.{role}", slice(0, each), source))

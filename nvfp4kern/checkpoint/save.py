@@ -22,7 +22,7 @@ from ..nn import NVFP4Experts, NVFP4Linear
 from ..nn.frozen import Frozen, InputQuant
 from .companions import copy_companions, folder_it_came_from
 from .configuration import ALGORITHMS, AWQ, SVD, beside, by_modelopt
-from .destinations import ROLES
+from .destinations import ROLES, UNGATED_ROLES
 from .files import INCOMPLETE, INDEX, SINGLE
 from .plan import EMBEDDINGS
 
@@ -31,7 +31,7 @@ ROLE_NAMES = {
 }
 """Model type -> its files' names of an expert's gate_proj, up_proj and down_proj."""
 FILE_NAMES = {"mixtral": (".mlp.", ".block_sparse_moe.")}
-PLAIN = {"weight": 2, "gate_up_proj": 3, "down_proj": 3}
+PLAIN = {"weight": 2, "gate_up_proj": 3, "up_proj": 3, "down_proj": 3}
 """Weights that engines quantise, of linear layers and of stacked experts: their dimensions."""
 
 
@@ -175,7 +175,8 @@ def _quantization(model: nn.Module, model_type: str) -> dict[str, Any]:
         algorithm = ALGORITHMS[module.input_quant]
         if isinstance(module, NVFP4Experts):
             each = range(module.num_experts)
-            names = [f"{names[0]}.{e}.{role}" for e in each for role in roles_of(model_type)]
+            roles = _layers_of(module, model_type)
+            names = [f"{names[0]}.{e}.{role}" for e in each for role in roles]
             if module.row_scales:
                 by_row.append(f"{name}.down_proj")
         else:
@@ -200,6 +201,13 @@ def roles_of(model_type: str) -> tuple[str, str, str]:
     return ROLE_NAMES.get(model_type, ("gate_proj", "up_proj", "down_proj"))
 
 
+def _layers_of(experts: NVFP4Experts, model_type: str) -> dict[str, tuple[str, int]]:
+    """An expert's layers in files, and where their rows are: as in ROLES."""
+    if not experts.gated:
+        return UNGATED_ROLES
+    return {name: ROLES[name] for name in roles_of(model_type)}
+
+
 def _excluded(model: nn.Module, model_type: str) -> list[str]:
     """Modules whose weights stay as they were, which engines would take for quantised ones."""
     found = []
@@ -219,7 +227,7 @@ def _tensors(model: nn.Module, model_type: str) -> Iterator[tuple[str, Tensor]]:
     for path, module in model.named_modules():
         here = _in_files(path, model_type)
         if isinstance(module, NVFP4Experts):
-            yield from _experts(here, module, roles_of(model_type))
+            yield from _experts(here, module, _layers_of(module, model_type))
             continue
         kept = module._buffers.keys() - module._non_persistent_buffers_set
         for key, value in (*module._parameters.items(), *module._buffers.items()):
@@ -232,10 +240,9 @@ def _tensors(model: nn.Module, model_type: str) -> Iterator[tuple[str, Tensor]]:
             yield f"{here}.input_scale", torch.ones(())
 
 
-def _experts(path: str, experts: NVFP4Experts, roles: tuple[str, str, str]) -> Iterator[Any]:
+def _experts(path: str, experts: NVFP4Experts, roles: dict[str, tuple[str, int]]) -> Iterator[Any]:
     for e in range(experts.num_experts):
-        for role in roles:
-            stack, half = ROLES[role]
+        for role, (stack, half) in roles.items():
             whole = getattr(experts, stack)[e]
             rows = len(whole) // (2 if stack == "gate_up_proj" else 1)
             index = slice(half * rows, (half + 1) * rows)

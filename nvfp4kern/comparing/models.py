@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..nn import NVFP4Experts, NVFP4Linear, stacks
 from ..nn.linear import is_conv1d, is_linear
-from ..nn.stacks import STACKS
 from .measures import Comparison, LayerErrors, Squares, scored
 
 LAYERS = (NVFP4Linear, NVFP4Experts)
@@ -100,7 +99,7 @@ def matrices(layer: Any) -> Iterator[Tensor]:
             weight = weight + layer.svdquant_lora_b.float() @ layer.svdquant_lora_a.float()
         yield weight if layer.pre_quant_scale is None else weight * layer.pre_quant_scale.float()
     elif isinstance(layer, NVFP4Experts):
-        yield from (each for name in STACKS for each in layer.dequantize(name))
+        yield from (each for name in layer.stacks for each in layer.dequantize(name))
     elif is_linear(layer):
         weight = layer.weight.detach()
         yield weight.T if is_conv1d(layer) else weight

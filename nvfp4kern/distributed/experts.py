@@ -184,8 +184,8 @@ class ExpertParallel(Slice, NVFP4Experts):
     ) -> Tensor:
         """forward of x [T, H]. With tokens="same" it uses the permutation, that of all experts."""
         refuse_gradients(
-            x=x, top_k_weights=weights,
-            gate_up_proj_bias=self.gate_up_proj_bias, down_proj_bias=self.down_proj_bias,
+            x=x, top_k_weights=weights, gate_up_proj_bias=self.gate_up_proj_bias,
+            up_proj_bias=self.up_proj_bias, down_proj_bias=self.down_proj_bias,
         )  # fmt: skip
         if self.tokens == "own":
             summed = self._own(x, ids, weights)

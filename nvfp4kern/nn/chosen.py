@@ -18,7 +18,7 @@ from .experts import NVFP4Experts
 from .frozen import Frozen, InputQuant
 from .linear import is_conv1d, is_linear, sizes_of
 from .replacing import made_by_hooks
-from .stacks import STACKS
+from .stacks import STACKS, UNGATED
 
 HEAD, ROUTER = "<head>", "<router>"
 """Stand among patterns for what no name tells: see NVFP4Config."""
@@ -81,7 +81,7 @@ def weights_of(module: nn.Module) -> list[Tensor]:
     if isinstance(module, others) or "Norm" in type(module).__name__:
         return []
     named = dict(module.named_parameters(recurse=False))
-    for name in STACKS:
+    for name in (STACKS[0], *UNGATED):
         if isinstance(vars(module).get(name), Tensor):  # as pruning leaves it
             named[name] = vars(module)[name]
     return [

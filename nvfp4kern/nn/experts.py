@@ -10,6 +10,7 @@ from .. import torch as nk
 from ..layout import SF_VEC
 from ..types import Activation
 from . import stacks
+from .experts_gradients import Combined, Gradient
 from .frozen import E4M3, Frozen, InputQuant, choice, frozen, wants_gradient
 from .gptq import Compensation
 from .linear import autocast, quantize_input, readable, static_scale
@@ -21,7 +22,8 @@ WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class NVFP4Experts(Frozen):
-    """E experts, each down(act(gate(x)) * up(x)), as two grouped products over all tokens.
+    """E experts, each down(act(gate(x)) * up(x)), as two grouped products over all tokens. Or, with
+    gated=False, each down(act(up(x))).
 
     Parameters, by the names of ModelOpt's stacked files:
         gate_up_proj                 uint8 [E, 2 I, H/2], the rows of gate, then those of up
@@ -34,6 +36,8 @@ class NVFP4Experts(Frozen):
         down_proj_input_scale        float32 [E], with input_quant="static" alone
         gate_up_proj_bias            dtype [E, 2 I], those of gate, then those of up, with bias=True
         down_proj_bias               dtype [E, H], the same
+    With gated=False up_proj [E, I, H/2], its scales and up_proj_bias [E, I] take the place of those
+    of gate_up_proj, and have one global scale for each expert, [E].
     With row_scales=True a global scale is of a row, [E, 2 I] and [E, H].
     With input_scale_inverse=True `.._input_scale_inverse` take the place of the input scales, as in
     NVFP4Linear.
@@ -43,25 +47,27 @@ class NVFP4Experts(Frozen):
     input_quant: None (W4A16), "static" or "dynamic", as in NVFP4Linear. A token is quantised once
         for all its experts, so a static scale is the largest of the experts' scales.
     activation, limit, activation_scale: the gate, as in nvfp4kern.grouped_dual_gemm; gpt-oss has
-        "swiglu_oai" with limit=7.
+        "swiglu_oai" with limit=7. With gated=False activation alone, that of
+        nvfp4kern.grouped_gemm; Nemotron-H has "relu2".
 
     With NVFP4KERN_BATCH_INVARIANT=1 the other tokens of a call change no bit of a token's result.
     x and top_k_weights have gradients, and so have biases that were asked for one. That of x
     dequantises all experts.
 
-    Raises ValueError where H or I is no multiple of 16.
+    Raises ValueError where H or I is no multiple of 16, and for a limit or "swiglu_oai" without a
+    gate.
     """
 
-    GLOBALS = (
-        "gate_up_proj_weight_scale_2",
-        "gate_up_proj_input_scale",
-        "gate_up_proj_input_scale_inverse",
-        "down_proj_weight_scale_2",
-        "down_proj_input_scale",
-        "down_proj_input_scale_inverse",
+    GLOBALS = tuple(
+        f"{stack}_{scale}"
+        for stack in ("gate_up_proj", "up_proj", "down_proj")
+        for scale in ("weight_scale_2", "input_scale", "input_scale_inverse")
     )
     FOLLOWING = ("gate_up_alpha", "down_alpha", "gate_up_input", "down_input")
-    EXACT = ("gate_up_proj_weight_scale", "down_proj_weight_scale", *GLOBALS, *FOLLOWING)
+    EXACT = (
+        "gate_up_proj_weight_scale", "up_proj_weight_scale", "down_proj_weight_scale",
+        *GLOBALS, *FOLLOWING,
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class NVFP4Experts(Frozen):
         input_scale_inverse: bool = False,
         row_scales: bool = False,
         bias: bool = False,
+        gated: bool = True,
         activation: Activation = "silu",
         limit: float | None = None,
         activation_scale: float = 1.702,
@@ -92,36 +99,63 @@ class NVFP4Experts(Frozen):
             "limit": limit,
             "activation_scale": activation_scale,
         }
+        self.gated = gated
+        if not gated and (activation == "swiglu_oai" or limit is not None):
+            raise ValueError(f"gated: False, expected True with {self.gating}")
         h, i, e, where = hidden_size, intermediate_size, num_experts, {"device": device}
         f32: dict[str, Any] = {"dtype": torch.float32, **where}
-        self.gate_up_proj = frozen(e, 2 * i, h // 2, dtype=torch.uint8, **where)
-        self.gate_up_proj_weight_scale = frozen(e, 2 * i, h // SF_VEC, dtype=E4M3, **where)
+        up, n = self.stacks[0], i * self.halves
         self.row_scales = row_scales
-        self.gate_up_proj_weight_scale_2 = frozen(e, 2 * i if row_scales else 2, **f32)
+        self._unset()
+        setattr(self, up, frozen(e, n, h // 2, dtype=torch.uint8, **where))
+        setattr(self, f"{up}_weight_scale", frozen(e, n, h // SF_VEC, dtype=E4M3, **where))
+        of_up = (e, n) if row_scales else (e, 2)[: self.halves]
+        setattr(self, f"{up}_weight_scale_2", frozen(*of_up, **f32))
         self.down_proj = frozen(e, h, i // 2, dtype=torch.uint8, **where)
         self.down_proj_weight_scale = frozen(e, h, i // SF_VEC, dtype=E4M3, **where)
         self.down_proj_weight_scale_2 = frozen(*(e, h) if row_scales else (e,), **f32)
-        self.gate_up_proj_bias: nn.Parameter | None = None
-        self.down_proj_bias: nn.Parameter | None = None
         if bias:
-            self._set_biases(*(torch.empty(e, n, dtype=dtype, **where) for n in (2 * i, h)))
+            self._set_biases(*(torch.empty(e, size, dtype=dtype, **where) for size in (n, h)))
         static = input_quant == "static"
         self.inverse = static and input_scale_inverse
         self._set_input_scales(e, device)
-        down_alpha = self.down_proj_weight_scale_2.shape
-        for name, shape in (("gate_up_alpha", (e, 2 * i)), ("down_alpha", down_alpha)):
+        up_alpha, down_alpha = (e, n) if gated else of_up, self.down_proj_weight_scale_2.shape
+        for name, shape in (("gate_up_alpha", up_alpha), ("down_alpha", down_alpha)):
             self.register_buffer(name, torch.full(shape, torch.nan, **f32), persistent=False)
         for name in ("gate_up_input", "down_input"):
             value = torch.full((), torch.nan, **f32) if static else None
             self.register_buffer(name, value, persistent=False)
 
-    def _set_biases(self, gate_up: Tensor, down: Tensor) -> None:
-        self.gate_up_proj_bias = nn.Parameter(gate_up, requires_grad=False)
-        self.down_proj_bias = nn.Parameter(down, requires_grad=False)
+    @property
+    def stacks(self) -> tuple[str, str]:
+        """The names of the two weights."""
+        return stacks.STACKS if self.gated else stacks.UNGATED
+
+    @property
+    def halves(self) -> int:
+        """Of the rows of the first one: gates and ups, or all."""
+        return 2 if self.gated else 1
+
+    def _unset(self) -> None:
+        """No parameter has any of these names so far."""
+        self.gate_up_proj: nn.Parameter | None = None
+        self.gate_up_proj_weight_scale: nn.Parameter | None = None
+        self.up_proj: nn.Parameter | None = None
+        self.up_proj_weight_scale: nn.Parameter | None = None
+        self.gate_up_proj_bias: nn.Parameter | None = None
+        self.up_proj_bias: nn.Parameter | None = None
+        self.down_proj_bias: nn.Parameter | None = None
+        for name in self.GLOBALS:
+            setattr(self, name, None)
+
+    def _set_biases(self, up: Tensor, down: Tensor) -> None:
+        for stack, value in zip(self.stacks, (up, down), strict=True):
+            setattr(self, f"{stack}_bias", nn.Parameter(value, requires_grad=False))
 
     def _set_input_scales(self, experts: int, device: Any) -> None:
         """Makes input scales of so many experts, or their inverses, or neither."""
-        for stack, shape in (("gate_up_proj", (experts, 2)), ("down_proj", (experts,))):
+        shapes = (experts, 2)[: self.halves], (experts,)
+        for stack, shape in zip(self.stacks, shapes, strict=True):
             for name, inverse in (("input_scale", False), ("input_scale_inverse", True)):
                 own = self.input_quant == "static" and self.inverse == inverse
                 value = frozen(*shape, dtype=torch.float32, device=device) if own else None
@@ -138,7 +172,7 @@ class NVFP4Experts(Frozen):
         ValueError where why_not(module) has a reason."""
         if isinstance(module, NVFP4Experts):
             names = ("hidden_size", "intermediate_size", "num_experts")
-            found = {name: getattr(module, name) for name in names} | module.gating
+            found = {name: getattr(module, name) for name in (*names, "gated")} | module.gating
             bias = module.down_proj_bias
         else:
             reason, gate = cls.why_not(module), stacks.gate_of(module)
@@ -175,8 +209,8 @@ class NVFP4Experts(Frozen):
         (up, down), gate = stacks.matrices(module), stacks.gate_of(module)
         assert not isinstance(gate, str)
         for e in range(experts.num_experts):
-            parts = {"gate_up_proj": gate.halves(up[e]), "down_proj": (down[e],)}
-            for name, weights in parts.items():
+            parts = gate.halves(up[e]), (down[e],)
+            for name, weights in zip(experts.stacks, parts, strict=True):
                 hessian = None if hessians is None else hessians.get((name, e))
                 known = hessian is not None or hessians is None
                 compensation = None if hessian is None else Compensation(hessian)
@@ -194,9 +228,9 @@ class NVFP4Experts(Frozen):
     def expert_weight(
         self, name: str, expert: int, half: int, codes: Tensor, scales: Tensor, global_scale: Tensor
     ) -> None:
-        """Copies one expert's weight into the stack `name`, "gate_up_proj" or "down_proj".
+        """Copies one expert's weight into the stack `name`, one of `stacks`.
 
-        half: of gate_up_proj 0 for gate and 1 for up; of down_proj 0.
+        half: of gate_up_proj 0 for gate and 1 for up; of others 0.
         """
         rows = slice(half * len(codes), (half + 1) * len(codes))
         getattr(self, name).data[expert, rows] = codes
@@ -211,17 +245,17 @@ class NVFP4Experts(Frozen):
 
     def following(self) -> dict[str, Tensor]:
         values = {}
-        up, down = self.gate_up_proj_weight_scale_2, self.down_proj_weight_scale_2
-        if self.gate_up_proj_input_scale is not None and self.down_proj_input_scale is not None:
-            values["gate_up_input"] = self.gate_up_proj_input_scale.max()
-            values["down_input"] = self.down_proj_input_scale.max()
-            up, down = up * values["gate_up_input"], down * values["down_input"]
-        elif self.inverse:
-            values["gate_up_input"] = self.gate_up_proj_input_scale_inverse.min()
-            values["down_input"] = self.down_proj_input_scale_inverse.min()
-            up, down = up / values["gate_up_input"], down / values["down_input"]
+        up, down = (getattr(self, f"{stack}_weight_scale_2") for stack in self.stacks)
+        if self.input_quant == "static":
+            key = "input_scale_inverse" if self.inverse else "input_scale"
+            inputs = [getattr(self, f"{stack}_{key}") for stack in self.stacks]
+            one = [each.min() if self.inverse else each.max() for each in inputs]
+            up, down = (
+                (up / one[0], down / one[1]) if self.inverse else (up * one[0], down * one[1])
+            )
+            values = {"gate_up_input": one[0], "down_input": one[1]}
         rows = 1 if self.row_scales else self.intermediate_size
-        values["gate_up_alpha"] = up.repeat_interleave(rows, dim=1)
+        values["gate_up_alpha"] = up.repeat_interleave(rows, dim=1) if self.gated else up + 0
         values["down_alpha"] = down + 0
         return values
 
@@ -296,7 +330,7 @@ class NVFP4Experts(Frozen):
         residual = None if residual is None else readable(residual)
         wanted = [products, weights] if residual is None else [products, weights, residual]
         if any(map(wants_gradient, wanted)):
-            return _Combined.apply(products, row_of, weights, residual, dtype)
+            return Combined.apply(products, row_of, weights, residual, dtype)
         return nk.combine(products, row_of, weights, residual=residual, out_dtype=dtype)
 
     def _products(self, x: Tensor, sorted_rows: Tensor, k: int, offsets: Tensor) -> Tensor:
@@ -304,12 +338,15 @@ class NVFP4Experts(Frozen):
 
         Tokens are gathered by the product itself, but where a gradient is to be scattered back.
         """
-        biases = self.gate_up_proj_bias, self.down_proj_bias
+        biases = [getattr(self, f"{stack}_bias") for stack in self.stacks]
         if any(wants_gradient(each) for each in (x, *biases) if each is not None):
             rows = x[sorted_rows // k]
-            gate_up = _Gradient.apply(rows, biases[0], self, "gate_up", offsets)
-            h = stacks.gated(*gate_up.chunk(2, dim=-1), **self.gating)
-            return _Gradient.apply(h, biases[1], self, "down", offsets)
+            up = Gradient.apply(rows, biases[0], self, "gate_up", offsets)
+            if self.gated:
+                h = stacks.gated(*up.chunk(2, dim=-1), **self.gating)
+            else:
+                h = stacks.ACTIVATIONS[self.gating["activation"]](up)
+            return Gradient.apply(h, biases[1], self, "down", offsets)
         return self._products_of(*self._operand(x), x.dtype, sorted_rows, k, offsets)
 
     def _operand(self, x: Tensor, name: str = "gate_up") -> tuple[Tensor, Tensor | None]:
@@ -334,10 +371,13 @@ class NVFP4Experts(Frozen):
         offsets: Tensor,
     ) -> Tensor:
         """_products of tokens as _operand makes them."""
+        options: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": max(k, 1)}
+        if not self.gated:
+            options["activation"] = self.gating["activation"]
+            h = self._product("gate_up", a, sfa, offsets, dtype, **options)
+            return self._product("down", *self._operand(h, "down"), offsets, dtype)
         stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
-        options: dict[str, Any] = {
-            "rows": sorted_rows,
-            "rows_per_token": max(k, 1),
+        options |= {
             "alpha": self.derived()["gate_up_alpha"],
             "bias": self.gate_up_proj_bias,
             **self.gating,
@@ -358,14 +398,17 @@ class NVFP4Experts(Frozen):
         sfa: Tensor | None,
         offsets: Tensor,
         dtype: torch.dtype,
+        **options: Any,
     ) -> Tensor:
-        weight, scales = getattr(self, f"{name}_proj"), getattr(self, f"{name}_proj_weight_scale")
-        options = {"alpha": self.derived()[f"{name}_alpha"], "out_dtype": dtype}
-        options["bias"] = getattr(self, f"{name}_proj_bias")
+        """name: "gate_up", also of up_proj, or "down"."""
+        stack = self.stacks[name == "down"]
+        weight, scales = getattr(self, stack), getattr(self, f"{stack}_weight_scale")
+        options |= {"alpha": self.derived()[f"{name}_alpha"], "out_dtype": dtype}
+        options["bias"] = getattr(self, f"{stack}_bias")
         return nk.grouped_gemm(a, weight, sfa, scales, offsets=offsets, **options)
 
     def dequantize(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weights [E, N, K] of "gate_up_proj" or "down_proj": code * scale * global scale."""
+        """The weights [E, N, K] of one of `stacks`: code * scale * global scale."""
         codes, scales = getattr(self, name), getattr(self, f"{name}_weight_scale")
         values = nk.dequantize((codes, scales, 1.0), out_dtype=torch.float32)
         globals_ = getattr(self, f"{name}_weight_scale_2").view(self.num_experts, -1, 1, 1)
@@ -376,7 +419,8 @@ class NVFP4Experts(Frozen):
         return (
             f"hidden_size={self.hidden_size}, intermediate_size={self.intermediate_size}, "
             f"num_experts={self.num_experts}, bias={self.down_proj_bias is not None}, "
-            f"activation={self.gating['activation']!r}, input_quant={self.input_quant!r}"
+            f"gated={self.gated}, activation={self.gating['activation']!r}, "
+            f"input_quant={self.input_quant!r}"
         )
 
 
@@ -385,64 +429,3 @@ def expert_ids(top_k_index: Tensor, tokens: int) -> Tensor:
     if top_k_index.is_floating_point():
         raise TypeError(f"top_k_index: {top_k_index.dtype}, expected numbers of experts")
     return top_k_index.reshape(tokens, top_k_index.shape[-1]).to(torch.int32)
-
-
-class _Gradient(torch.autograd.Function):
-    """One of the two grouped products where the input wants a gradient."""
-
-    @staticmethod
-    def forward(ctx, x, bias, experts, name, offsets):  # type: ignore[no-untyped-def]
-        ctx.experts, ctx.name, ctx.dtype = experts, name, x.dtype
-        ctx.save_for_backward(offsets)
-        if experts.input_quant is None:
-            return experts._product(name, x, None, offsets, x.dtype)
-        scale = experts._input_scale(name)
-        codes, scales, _ = quantize_input(x, experts.input_quant, scale, experts.inverse)
-        return experts._product(name, codes, scales, offsets, x.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        (offsets,) = ctx.saved_tensors
-        dx = dbias = None
-        row = torch.arange(len(grad), device=grad.device, dtype=offsets.dtype)
-        inside = (row < offsets[-1])[:, None]
-        if ctx.needs_input_grad[0]:
-            weights = ctx.experts.dequantize(f"{ctx.name}_proj", ctx.dtype)
-            dx = nk.grouped_gemm(
-                grad.contiguous(), weights.transpose(1, 2), offsets=offsets, out_dtype=ctx.dtype
-            )
-            dx = torch.where(inside, dx, 0.0)
-        if ctx.needs_input_grad[1]:
-            bias = getattr(ctx.experts, f"{ctx.name}_proj_bias")
-            expert = torch.searchsorted(offsets[1:-1], row, right=True)
-            dbias = torch.zeros(bias.shape, dtype=torch.float32, device=grad.device)
-            dbias.index_add_(0, expert, torch.where(inside, grad.float(), 0.0))
-            dbias = dbias.to(bias.dtype)
-        return dx, dbias, None, None, None
-
-
-class _Combined(torch.autograd.Function):
-    """nk.combine where something that it adds wants a gradient. A row has one selection at most."""
-
-    @staticmethod
-    def forward(ctx, products, row_of, weights, residual, dtype):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(products, row_of, weights)
-        ctx.residual = None if residual is None else residual.dtype
-        return nk.combine(products, row_of, weights, residual=residual, out_dtype=dtype)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        products, row_of, weights = ctx.saved_tensors
-        dproducts = dweights = dresidual = None
-        of_selections = grad.float().repeat_interleave(weights.shape[-1], 0)
-        if ctx.needs_input_grad[0]:
-            parts = of_selections * weights.reshape(-1, 1).float()
-            rows = row_of.where(row_of >= 0, len(products))  # one more, for those that have none
-            dproducts = parts.new_zeros(len(products) + 1, products.shape[1])
-            dproducts = dproducts.index_copy_(0, rows.long(), parts)[:-1].to(products.dtype)
-        if ctx.needs_input_grad[2]:
-            sums = (products[row_of.clamp(min=0)].float() * of_selections).sum(-1)
-            dweights = sums.where(row_of >= 0, 0.0).view(weights.shape).to(weights.dtype)
-        if ctx.needs_input_grad[3]:
-            dresidual = grad.to(ctx.residual)
-        return dproducts, None, dweights, dresidual, None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .stacks import STACKS
+from .stacks import names_of
 
 PRODUCTS = (nn.functional.linear, torch.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 """What experts multiply their weights by."""
@@ -60,7 +60,7 @@ class Inputs(TorchFunctionMode):
             given, weight = args[:2]
             if weight.shape[-1:] == (1,):  # transformers' "batched_mm" has columns
                 given, weight = weight.mT, given
-            for key in STACKS:
+            for key in names_of(module):
                 stack = getattr(module, key)
                 if weight.shape[-2:] != stack.shape[1:]:
                     continue

@@ -17,7 +17,7 @@ from .gptq import Hessians
 from .linear import NVFP4Linear, is_linear
 from .recipes import RECIPES, Recipe
 from .replacing import AllOrNothing, replace, why_not_replaced
-from .stacks import STACKS
+from .stacks import names_of
 
 NUMBERS = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 """Of layers and experts, in names."""
@@ -232,7 +232,7 @@ def unreached(chosen: dict[str, nn.Module], hessians: Calibration) -> set[str]:
         if is_linear(module):
             found |= set() if (name, None) in hessians else {name}
         else:
-            for key in STACKS:
+            for key in names_of(module):
                 for e in range(len(getattr(module, key))):
                     if (f"{name}.{key}", e) not in hessians:
                         found.add(f"{name}.{key}.{e}")

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from .replacing import made_by_hooks
 
 STACKS = ("gate_up_proj", "down_proj")
 """A stack's weights, by their names in modules and files."""
+UNGATED = ("up_proj", "down_proj")
+"""Those of experts without a gate, such as Nemotron-H's."""
 ACTIVATIONS = {
     "silu": functional.silu,
     "gelu": functional.gelu,
@@ -28,17 +31,25 @@ SORTED = ("Llama4TextExperts",)
 """Classes called with tokens alone: as many for each expert, in the experts' order."""
 
 
+def names_of(module: nn.Module) -> tuple[str, str]:
+    """The names of a stack's weights, of transformers or of NVFP4Experts."""
+    alone = isinstance(getattr(module, "up_proj", None), Tensor)
+    return UNGATED if alone and getattr(module, "gate_up_proj", None) is None else STACKS
+
+
 def why_not(module: nn.Module) -> str | None:
     """Why a module is no stack of experts that NVFP4Experts computes, or None."""
-    weights = [getattr(module, name, None) for name in STACKS]
+    names = names_of(module)
+    gated = names == STACKS
+    weights = [getattr(module, name, None) for name in names]
     if not all(isinstance(w, Tensor) and w.dim() == 3 for w in weights):
-        if isinstance(getattr(module, "up_proj", None), Tensor):
-            return "has an up_proj and no gate"
         return "has no gate_up_proj [E, 2 I, H] and down_proj [E, H, I]"
-    made = made_by_hooks(module, *STACKS)
+    made = made_by_hooks(module, *names)
     if made:
         return f"has a {made} that is no parameter"
-    for name, expected in {"has_gate": True, "has_post_expert_norm": False}.items():
+    if not gated and getattr(module, "has_gate", True):  # transformers' say so
+        return "has an up_proj, and no has_gate=False"
+    for name, expected in {"has_gate": gated, "has_post_expert_norm": False}.items():
         if getattr(module, name, expected) != expected:
             return f"has {name}={not expected}"
     has_bias = getattr(module, "has_bias", False)
@@ -46,9 +57,10 @@ def why_not(module: nn.Module) -> str | None:
         return f"has has_bias={has_bias} and other biases"
     transposed = getattr(module, "is_transposed", is_transposed(module))
     (e, n, k), down = ((len(w), *w[0].T.shape) if transposed else tuple(w.shape) for w in weights)
-    if down != (e, k, n // 2) or n % 2:
+    halves = 2 if gated else 1
+    if down != (e, k, n // halves) or n % halves:
         up, down = (list(w.shape) for w in weights)
-        return f"has gate_up_proj {up} and down_proj {down}"
+        return f"has {names[0]} {up} and down_proj {down}"
     if k % SF_VEC or down[2] % SF_VEC:
         return f"has sizes {k} and {down[2]}, expected multiples of {SF_VEC}"
     gate = gate_of(module)
@@ -56,20 +68,26 @@ def why_not(module: nn.Module) -> str | None:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Whether the weights are [E, H, 2 I] and [E, I, H], for x @ weight. No sizes fit both ways."""
+    """Whether the weights are [E, H, 2 I] and [E, I, H], for x @ weight. No sizes fit both ways;
+    without a gate they all do, and the module says it."""
+    if names_of(module) == UNGATED:
+        return bool(getattr(module, "is_transposed", False))
     up, down = module.gate_up_proj, module.down_proj
     return up.shape[2] == 2 * down.shape[1] and up.shape[1] == down.shape[2]
 
 
 def matrices(module: nn.Module) -> tuple[Tensor, Tensor]:
-    """gate_up_proj as [E, 2 I, H] and down_proj as [E, H, I], which share the module's memory."""
-    up, down = module.gate_up_proj.detach(), module.down_proj.detach()
+    """gate_up_proj as [E, 2 I, H], or up_proj as [E, I, H], and down_proj as [E, H, I], which share
+    the module's memory."""
+    up, down = (getattr(module, name).detach() for name in names_of(module))
     return (up.transpose(1, 2), down.transpose(1, 2)) if is_transposed(module) else (up, down)
 
 
 def biases(module: nn.Module) -> tuple[Tensor | None, Tensor | None]:
-    """Of gate_up_proj [E, 2 I], in the order of its weights, and of down_proj [E, H]."""
-    return getattr(module, "gate_up_proj_bias", None), getattr(module, "down_proj_bias", None)
+    """Of gate_up_proj [E, 2 I], in the order of its weights, or of up_proj [E, I], and of down_proj
+    [E, H]."""
+    up, down = (getattr(module, f"{name}_bias", None) for name in names_of(module))
+    return up, down
 
 
 def _why_not_called(module: nn.Module) -> str | None:
@@ -102,13 +120,16 @@ def gated(
 
 
 class Gate(NamedTuple):
-    """How a stack of transformers gates: options of `gated`, and whether rows alternate."""
+    """How a stack of transformers gates: options of `gated`, and whether rows alternate. Or
+    options of NVFP4Experts without a gate."""
 
     options: dict[str, Any]
     interleaved: bool
 
-    def halves(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-        """Gates and ups among the rows of an expert, or of all along `dim`."""
+    def halves(self, rows: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+        """Gates and ups among the rows of an expert, or of all along `dim`; else the rows."""
+        if not self.options.get("gated", True):
+            return (rows,)
         pairs = rows.unflatten(dim, (-1, 2) if self.interleaved else (2, -1))
         gates, ups = pairs.unbind(dim + self.interleaved)
         return gates, ups
@@ -119,11 +140,14 @@ def gate_of(module: nn.Module) -> Gate | str:
 
     Some models gate in a method, which also says where gates and ups are.
     """
+    if names_of(module) == UNGATED:
+        found = _activation_of(module, ACTIVATIONS)
+        return Gate({"gated": False, "activation": found[0]}, False) if found[0] else found[1]
     own = getattr(type(module), "_apply_gate", None)
     if own is None or own.__name__ == "_default_apply_gate":
         if not getattr(module, "is_concatenated", True):
             return "has is_concatenated=False"
-        return _why_not_silu(module) or Gate({}, False)
+        return _activation_of(module, ("silu",))[1] or Gate({}, False)
     limit, scale = (_number(module, names) for names in (LIMITS, SCALES))
     found: list[dict[str, Any]] = [{}]
     if scale is not None:
@@ -156,13 +180,15 @@ def _number(module: nn.Module, names: tuple[str, ...]) -> float | None:
     return next((each for each in numbers if 0 < each < math.inf), None)
 
 
-def _why_not_silu(module: nn.Module) -> str | None:
+def _activation_of(module: nn.Module, known: Iterable[str]) -> tuple[str, str]:
+    """(which of those known act_fn is, "") or ("", why it is none)"""
     act = getattr(module, "act_fn", None)
     if act is None:
-        return "has no act_fn"
+        return "", "has no act_fn"
     probe = torch.linspace(-4, 4, 9, device="cpu")
     try:
-        same = torch.allclose(act(probe.clone()), functional.silu(probe))
+        got = act(probe.clone())
+        same = [name for name in known if torch.allclose(got, ACTIVATIONS[name](probe))]
     except Exception as error:  # whatever a model's own code raises
-        return f"has the activation {act}, which has no value for a vector: {error}"
-    return None if same else f"has the activation {act}, expected silu"
+        return "", f"has the activation {act}, which has no value for a vector: {error}"
+    return (same[0], "") if same else ("", f"has the activation {act}, expected {', '.join(known)}")

@@ -163,7 +163,7 @@ def backend_of(layer: Any) -> str:
     """Of a layer's product for one token."""
     parts = ("weight", "weight_scale")
     if not isinstance(layer, NVFP4Linear):
-        parts = ("gate_up_proj", "gate_up_proj_weight_scale")
+        parts = layer.stacks[0], f"{layer.stacks[0]}_weight_scale"
     codes, scales = (getattr(layer, part).detach().flatten(0, -2) for part in parts)
     x = torch.zeros(1, 2 * codes.shape[1], dtype=torch.bfloat16, device=codes.device)
     a, sfa = (x, None) if layer.input_quant is None else nk.quantize(x, data_dtype=torch.uint8)[:2]

@@ -1,6 +1,5 @@
 """from_pretrained and load_checkpoint make the same model of files: of Llama-4, whose stacks lie
-across, of MXFP4, gpt-oss's too, and of SVDQuant. Experts that no layer computes are refused by
-name."""
+across, of MXFP4, gpt-oss's too, of SVDQuant, and of experts without a gate."""
 
 import json
 
@@ -21,8 +20,7 @@ from nvfp4kern.checkpoint import (  # noqa: E402
     meta_parameters,
     save_checkpoint,
 )
-from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
-from nvfp4kern.nn.recipes import quantize_weight  # noqa: E402
+from nvfp4kern.nn import NVFP4Config, NVFP4Experts, NVFP4Linear, quantize_  # noqa: E402
 from nvfp4kern.quantizing import quantize_folder, weights  # noqa: E402
 from nvfp4kern.transformers.calibration import Largest, watched_of  # noqa: E402
 
@@ -149,34 +147,41 @@ def test_stacks_as_modelopt_writes_them(tmp_path, name, sizes, inputs):
             assert (logits(again) - want).norm() < 0.5 * want.norm()
 
 
-def test_experts_without_a_gate_are_refused_by_name(tmp_path):
-    """As ModelOpt writes Nemotron-H's, one by one. Its layers that are linear load."""
-    config, model = built("nemotron_h", NEMOTRON_H)
-    report = quantize_(model)
-    (experts,) = (n for n, why in report.kept.items() if "has an up_proj and no gate" in why)
-    assert any(name.endswith("mixer.up_proj") for name in report)
-    save_checkpoint(model, tmp_path / "saved")
+@pytest.mark.parametrize("inputs, stacked", [(None, False), (None, True), ("dynamic", False)])
+def test_experts_without_a_gate(inputs, stacked, tmp_path):
+    """Nemotron-H's, one by one in the files, as ModelOpt writes them, or as stacks."""
+    _, model = built("nemotron_h", NEMOTRON_H)
+    report = quantize_(model, NVFP4Config(input_quant=inputs))
+    (name,) = (n for n in report if n.endswith("mixer.experts"))
+    assert any(n.endswith("mixer.up_proj") for n in report)
+    save_checkpoint(model, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for key in ("up_proj", "down_proj"):
+        for part in ("weight", "weight_scale", "weight_scale_2"):
+            each = [tensors.pop(f"{name}.{e}.{key}.{part}") for e in range(4)]
+            tensors[f"{name}.{key}_{part}".removesuffix("_weight")] = torch.stack(each)
+    if stacked:
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     want = logits(model)
-    for again in by_both_ways(tmp_path / "saved"):
+    for again in by_both_ways(tmp_path):
+        experts = again.get_submodule(name)
+        assert isinstance(experts, NVFP4Experts) and not experts.gated
+        assert experts.gating["activation"] == "relu2" and experts.input_quant == inputs
         assert torch.equal(logits(again), want)
 
-    tensors = load_file(tmp_path / "saved" / "model.safetensors")
-    text = (tmp_path / "saved" / "config.json").read_text()
-    for key in ("up_proj", "down_proj"):
-        for e, weight in enumerate(tensors.pop(f"{experts}.{key}")):
-            q = quantize_weight(weight, "amax")
-            tensors[f"{experts}.{e}.{key}.weight"] = q.data
-            tensors[f"{experts}.{e}.{key}.weight_scale"] = q.scales
-            tensors[f"{experts}.{e}.{key}.weight_scale_2"] = q.global_scale
-    (tmp_path / "files").mkdir()
-    save_file(tensors, tmp_path / "files" / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "files" / "config.json").write_text(text)
-    refused = rf"{experts}\..*: is quantised; NemotronHExperts has an up_proj and no gate"
-    with pytest.raises(CheckpointError, match=f"^{refused}"):
-        load_checkpoint(model, tmp_path / "files", device="cpu", progress=False)
-    with pytest.raises(CheckpointError, match=f"^{refused}"):
-        with pytest.warns(UserWarning):
-            transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "files")
+
+def test_a_folder_of_experts_without_a_gate(tmp_path):
+    """Its experts are those that quantize_ makes. Names in files begin with "backbone."."""
+    _, model = built("nemotron_h", NEMOTRON_H)
+    model.save_pretrained(tmp_path / "plain")
+    quantize_folder(tmp_path / "plain", tmp_path / "small")
+    (name,) = (n for n in quantize_(model) if n.endswith("mixer.experts"))
+    found = list(by_both_ways(tmp_path / "small"))
+    for again in found:
+        for key in ("up_proj", "down_proj"):
+            got, want = (m.get_submodule(name).dequantize(key) for m in (again, model))
+            assert torch.equal(got, want)
+    assert torch.equal(*map(logits, found))
 
 
 def test_low_rank_factors(checkpoint, tmp_path):

@@ -66,9 +66,12 @@ def test_own_tokens_have_the_bits_of_one_process(team, world, input_quant, e):
     assert bool((got[1][2] == 0).all()) and got[1].unique().numel() > 100
 
 
+@pytest.mark.parametrize(
+    "gating", [{"activation": "swiglu_oai", "limit": 2.0}, {"gated": False, "activation": "relu2"}]
+)
 @pytest.mark.parametrize("input_quant", QUANTS)
-def test_ranks_have_the_gate_and_their_biases(team, input_quant):
-    gating = {"activation": "swiglu_oai", "limit": 2.0, "bias": True, "dtype": torch.bfloat16}
+def test_ranks_have_the_gate_and_their_biases(team, input_quant, gating):
+    gating = gating | {"bias": True, "dtype": torch.bfloat16}
     whole, inputs = experts_of(input_quant, **gating), of_each_rank(2, (5, 5))
     got = team(2).run(run_experts, whole, inputs, FP32)
     for y, given in zip(got, inputs, strict=True):

@@ -21,7 +21,17 @@ def gated(gate, up, activation="silu", limit=None, activation_scale=1.702):
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     if activation == "swiglu_oai":
         return gate * torch.sigmoid(activation_scale * gate) * (up + 1)
-    return {"silu": nn.functional.silu, "relu2": lambda h: h.relu() ** 2}[activation](gate) * up
+    return ACTIVATIONS[activation](gate) * up
+
+
+ACTIVATIONS = {"silu": nn.functional.silu, "relu2": lambda h: h.relu() ** 2}
+
+
+def between(experts, sums):
+    """What the second product gets of the first one's sums."""
+    if experts.gated:
+        return gated(*sums.chunk(2), **experts.gating)
+    return ACTIVATIONS[experts.gating["activation"]](sums)
 
 
 def routed(tokens, e, k, seed=3):
@@ -32,15 +42,14 @@ def routed(tokens, e, k, seed=3):
 
 def want_experts(experts, x, ids, weights):
     """float64 results, and what their sums are made of."""
-    up_globals = experts.gate_up_proj_weight_scale_2.double().repeat_interleave(
-        experts.intermediate_size, 1
-    )
-    gate_up = decoded(
-        experts.gate_up_proj, experts.gate_up_proj_weight_scale, up_globals[..., None]
-    )
+    name = "gate_up_proj" if experts.gated else "up_proj"
+    stack = {key: getattr(experts, f"{name}{key}") for key in ("", "_weight_scale", "_bias")}
+    up_globals = getattr(experts, f"{name}_weight_scale_2").double().view(len(stack[""]), -1)
+    up_globals = up_globals.repeat_interleave(experts.intermediate_size, 1)
+    gate_up = decoded(stack[""], stack["_weight_scale"], up_globals[..., None])
     down_globals = experts.down_proj_weight_scale_2.double()[:, None, None]
     down = decoded(experts.down_proj, experts.down_proj_weight_scale, down_globals)
-    assert torch.equal(experts.dequantize("gate_up_proj"), gate_up.float())
+    assert torch.equal(experts.dequantize(name), gate_up.float())
     assert torch.equal(experts.dequantize("down_proj"), down.float())
     quant = experts.input_quant
     out, size = torch.zeros(2, *x.shape, dtype=torch.float64)
@@ -50,10 +59,10 @@ def want_experts(experts, x, ids, weights):
         if not 0 <= e < experts.num_experts:
             continue
         a = x[t].double() if quant is None else quantized(x[t], scales[quant][0])
-        biases = experts.gate_up_proj_bias, experts.down_proj_bias
+        biases = stack["_bias"], experts.down_proj_bias
         one, two = (0 if each is None else each[e].double() for each in biases)
-        h = gated(*(gate_up[e] @ a + one).chunk(2), **experts.gating).float()
-        by_silu = experts.gating["activation"] == "silu" and experts.gating["limit"] is None
+        h = between(experts, gate_up[e] @ a + one).float()
+        by_silu = experts.gating == NVFP4Experts(16, 16, 1).gating and experts.gated
         if quant is None or not by_silu:
             h = h.bfloat16()  # else the product quantises it as it is
         b = h.double() if quant is None else quantized(h, scales[quant][1])
@@ -69,6 +78,8 @@ GATINGS = [
     {"limit": 0.5, "bias": True},
     {"bias": True},
     {"activation": "relu2"},
+    {"gated": False, "activation": "relu2"},
+    {"gated": False, "bias": True, "dtype": torch.bfloat16},
 ]
 
 
@@ -134,7 +145,7 @@ def test_a_mixture_takes_inputs_of_any_strides(input_quant):
         assert torch.equal(moe(x), moe(x.contiguous()))
 
 
-@pytest.mark.parametrize("gating", [{}, GATINGS[1] | {"limit": 7.0}], ids=str)
+@pytest.mark.parametrize("gating", [{}, GATINGS[1] | {"limit": 7.0}, *GATINGS[-2:]], ids=str)
 @pytest.mark.parametrize("input_quant", [None, "static"])
 def test_gradient_of_experts(input_quant, gating):
     experts = experts_of(input_quant, **gating)
@@ -152,7 +163,7 @@ def test_gradient_of_experts(input_quant, gating):
     assert apart.norm() <= (0.01 if input_quant is None else 0.05) * y.detach().norm()
     grad = activations(7, 64, seed=8)
     y.backward(grad)
-    gate_up, down = experts.dequantize("gate_up_proj"), experts.dequantize("down_proj")
+    gate_up, down = map(experts.dequantize, experts.stacks)
     x2, w2 = x.detach().float().requires_grad_(), weights.detach().clone().requires_grad_()
     total = []
     for t in range(7):
@@ -160,7 +171,7 @@ def test_gradient_of_experts(input_quant, gating):
         for j in range(3):
             if ids[t, j] < 5:
                 e = ids[t, j]
-                h = gated(*(gate_up[e] @ x2[t] + one[e]).chunk(2), **experts.gating)
+                h = between(experts, gate_up[e] @ x2[t] + one[e])
                 parts.append(w2[t, j] * (down[e] @ h + two[e]))
         total.append(sum(parts))
     torch.stack(total).backward(grad.float())

@@ -1,5 +1,7 @@
 """Stacks of experts as transformers has them: which become NVFP4Experts, with which gates."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -50,6 +52,73 @@ def test_stacks_that_compute_something_else_are_refused_by_name(kind, change, wh
     vars(stack).update(change)
     with pytest.raises(ValueError, match=f"^experts: {kind.__name__} has.*{why[3:]}"):
         NVFP4Experts.from_experts(stack)
+
+
+class Ungated(nn.Module):
+    """As transformers says that there is no gate."""
+
+    has_gate = is_transposed = False
+
+    def __init__(self, up=(2, 32, 64), down=(2, 64, 32), act=nn.ReLU):
+        super().__init__()
+        draw = torch.Generator().manual_seed(2)
+        self.up_proj = nn.Parameter(torch.randn(up, generator=draw).bfloat16())
+        self.down_proj = nn.Parameter(torch.randn(down, generator=draw).bfloat16())
+        self.act_fn = act()
+
+
+class Squared(nn.ReLU):
+    def forward(self, h):
+        return super().forward(h).square()
+
+
+@pytest.mark.parametrize("act, name", [
+    (nn.ReLU, "relu"), (Squared, "relu2"), (nn.SiLU, "silu"), (nn.GELU, "gelu"),
+    (partial(nn.GELU, approximate="tanh"), "gelu_tanh"), (nn.Identity, "identity"),
+])  # fmt: skip
+def test_stacks_without_a_gate(act, name):
+    """Each matrix has the codes that a stack of it has as its downs."""
+    plain, turned = Ungated(act=act), Ungated((2, 64, 32), (2, 32, 64), act)
+    for key in ("up_proj", "down_proj"):
+        turned.get_parameter(key).data = plain.get_parameter(key).data.transpose(1, 2)
+    turned.is_transposed = True
+    other = Stack((2, 128, 32), (2, 32, 64))
+    other.down_proj.data = plain.up_proj.data
+    want = NVFP4Experts.from_experts(other).dequantize("down_proj")
+    for stack in (plain, turned):
+        model = nn.ModuleDict({"experts": stack})
+        assert quantize_(model) == ["experts"]
+        found = model["experts"]
+        assert not found.gated and found.gating["activation"] == name
+        assert (found.hidden_size, found.intermediate_size, found.num_experts) == (64, 32, 2)
+        assert torch.equal(found.dequantize("up_proj"), want)
+        again = NVFP4Experts.like(found)
+        assert dict(again.named_parameters()).keys() == dict(found.named_parameters()).keys()
+        again.load_state_dict(found.state_dict())
+        assert torch.equal(again.dequantize("up_proj"), want)
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"has_gate": True}, "has an up_proj, and no has_gate=False"),
+    ({"has_post_expert_norm": True}, "has has_post_expert_norm=True"),
+    ({"has_bias": True}, "has has_bias=True and other biases"),
+    ({"act_fn": nn.Tanh()}, r"has the activation Tanh\(\), expected silu, gelu, gelu_tanh, relu, "),
+    ({"act_fn": None}, "has no act_fn"),
+])  # fmt: skip
+def test_stacks_without_a_gate_that_are_refused(change, why):
+    stack = Ungated()
+    for name, value in change.items():
+        setattr(stack, name, value)
+    with pytest.raises(ValueError, match=f"^experts: Ungated {why}"):
+        NVFP4Experts.from_experts(stack)
+
+
+def test_what_no_stack_without_a_gate_has():
+    why = NVFP4Experts.why_not(Ungated((2, 32, 64), (2, 64, 48)))
+    assert why == "has up_proj [2, 32, 64] and down_proj [2, 64, 48]"
+    for more in ({"activation": "swiglu_oai"}, {"limit": 7.0}):
+        with pytest.raises(ValueError, match="^gated: False, expected True with "):
+            NVFP4Experts(64, 32, 2, gated=False, **more)
 
 
 class Clamped(Stack):
