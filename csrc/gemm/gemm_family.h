@@ -8,6 +8,7 @@
 #define NK_GEMM_FAMILY_H
 
 #include "backend.h"
+#include "cuda/cuda_encode.h"
 #include "cuda/cuda_launch.h"
 #include "gemm_gated.h"
 #include "gemm_reasons.h"
@@ -68,6 +69,12 @@ static inline bool gemm_gathers(const gemm_desc *d) { return d->experts && d->ex
 
 /* Tokens of `a`: as many as rows of the result, unless these are gathered. */
 static inline int64_t gemm_tokens(const gemm_desc *d) { return gemm_gathers(d) ? d->experts->rows.tokens : d->gemm->m; }
+
+/* Whether a tensor map can have the strides of the tokens. Those of one batch that all share are none. */
+static inline bool gemm_tokens_have_boxes(const nk_gemm_problem *p)
+{
+    return cuda_is_stride(p->a.row_stride, p->m) && cuda_is_stride(p->a.batch_stride, p->l);
+}
 
 /* Batches of the weights: experts have the tokens of all in one. */
 static inline int64_t gemm_weight_batches(const gemm_desc *d) { return d->experts ? gemm_experts(d) : d->gemm->l; }

@@ -38,8 +38,8 @@ typedef struct question {
     const cuda_gpu *gpu;
     int64_t l, experts;
     int16_t op, a, b, sf_layout; /* dtypes of the operands, and the weights' layout */
-    int16_t batch_invariant, is_activated;
-    int32_t forced, count, is_partial;
+    int16_t batch_invariant, is_activated, is_partial, tokens_have_boxes;
+    int32_t forced, count;
     struct {
         int64_t m, n, k;
     } member[GEMM_MEMBERS]; /* the first `count` are compared */
@@ -62,6 +62,7 @@ static size_t ask(const gemm_desc *d, const gemm_query *q, question *asked)
     asked->count = d->count;
     asked->is_partial = d->is_partial;
     asked->is_activated = d->activation != NULL;
+    asked->tokens_have_boxes = gemm_tokens_have_boxes(p);
     for (int i = 0; i < d->count; i++) {
         asked->member[i].m = d->members[i]->m;
         asked->member[i].n = d->members[i]->n;

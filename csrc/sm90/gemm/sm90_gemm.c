@@ -107,8 +107,7 @@ static const char *sm90_gemm_why_not_natural_k(const nk_gemm_problem *p, const g
     if (q->batch_invariant) return "it adds in another order of K, so it cannot keep NVFP4KERN_BATCH_INVARIANT=1";
     if (p->a.dtype == NK_E2M1X2) return "its tokens have 16 bits";
     if (p->k % SM90_GEMM_SWIZZLE_K) return "K is no multiple of 64, which boxes of its tokens have";
-    return cuda_is_stride(p->a.row_stride, p->m) && cuda_is_stride(p->a.batch_stride, p->l) ? NULL
-                                                                                            : GEMM_NO_MAP("tokens");
+    return gemm_tokens_have_boxes(p) ? NULL : GEMM_NO_MAP("tokens");
 }
 
 const char *sm90_gemm_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
