@@ -22,7 +22,7 @@ KINDS["16 bits"] = ("float16", "bfloat16")
 OF_EXPERTS = ("contiguous", "rows", "gated")
 GATHERED = ("rows", "gated", "activated")
 UPS_WITHIN_ATOMS = Needs(ups_within_atoms=True)
-NATURAL_K = dict.fromkeys(("n128", "n256"), Needs(k_multiple=64))
+NATURAL_K = {"n256": Needs(k_multiple=64)}
 """Tiles of sm90/gemm that take 16-bit tokens as they lie, and what they want."""
 DUAL_GEMV = {
     f"{count} dual {layout}": (range(1, 2) if count == "one" else range(2, 9), layout)

@@ -135,8 +135,7 @@ double sm90_gemm_step_us(const gemm_config *t, double tile_m, bool lanes_copy)
     const double rows_of_128 = t->tile_n / 128.0;
     const double tensor = tile_m * SM90_GEMM_TENSOR_TOKEN_US;
     const double issue = SM90_GEMM_ISSUE_US + tile_m * SM90_GEMM_ISSUE_TOKEN_US +
-                         SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0) +
-                         (t->natural_k ? SM90_GEMM_NATURAL_K_US : 0);
+                         SM90_GEMM_STAGE_US / sm90_gemm_steps(t) + (lanes_copy ? SM90_GEMM_LANES_US : 0);
     return rows_of_128 * nk_larger(tensor, issue);
 }
 
@@ -203,7 +202,9 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
         d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX, 1).count : (double)p->l; /* with rows */
     const double weight_bytes = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
     const double busy = 1 + SM90_GEMM_BUSY * ctas / q->gpu->sms; /* CTAs share memory, L2 and power */
-    const double step = sm90_gemm_step_us(t, expected.tile_m, sm90_gemm_lanes_copy(d, t));
+    const double natural_k = p->a.dtype == NK_BF16 ? SM90_GEMM_NATURAL_K_BF16_US : SM90_GEMM_NATURAL_K_FP16_US;
+    const double step =
+        sm90_gemm_step_us(t, expected.tile_m, sm90_gemm_lanes_copy(d, t)) + (t->natural_k ? natural_k : 0);
     const double loop = busy * (double)(waves * steps) * step;
     const double tile =
         SM90_GEMM_TILE_US + expected.tile_m * SM90_GEMM_TILE_TOKEN_US + (t->split_k > 1 ? SM90_GEMM_SPLIT_K_US : 0);

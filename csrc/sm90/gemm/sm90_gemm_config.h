@@ -54,9 +54,7 @@
     X(v96, 96, 256, 1, 1, 4, 1, 4)      \
     X(v112, 112, 256, 1, 1, 4, 1, 4)
 /* Of 16-bit tokens in their own order of K, which need no prologue kernel: idle producer warps rearrange codes. */
-#define SM90_GEMM_NATURAL_K_TILES(X) \
-    X(n128, 128, 128, 1, 1, 5, 1, 5) \
-    X(n256, 256, 128, 1, 1, 3, 1, 3)
+#define SM90_GEMM_NATURAL_K_TILES(X) X(n256, 256, 128, 1, 1, 3, 1, 3)
 /* Most experts have one tile, full or nearly so. */
 #define SM90_GEMM_EXPERT_TILES(X) SM90_GEMM_COMMON_TILES(X) SM90_GEMM_LARGE_EXPERT_TILES(X)
 #define SM90_GEMM_ONE_GEMM_TILES(X) SM90_GEMM_SPLIT_K_TILES(X) SM90_GEMM_PERSISTENT_TILES(X)
