@@ -278,6 +278,7 @@ FOREIGN = {
     "comparing": {"torch", "transformers", "tqdm", "matplotlib"},
     "transformers": {"torch", "transformers"},
     "peft": {"torch", "peft"},
+    "vllm": {"torch", "vllm"},
 }
 """What a folder imports, which whoever has it imports by name."""
 

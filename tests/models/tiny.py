@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from packing import E4M3, Packed, encode
 from safetensors.torch import save_file
-from tiny_architectures import ARCHITECTURES, EXPERTS, HIDDEN
+from tiny_architectures import ARCHITECTURES, EXPERTS, HIDDEN, Architecture
 from tiny_formats import AWQ, CT, FORMATS, FP8, W4A16, compressed_config, modelopt_config
 
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
@@ -26,7 +26,8 @@ class Options:
     """What exports differ in.
 
     spread: q, k, v and gate, up have globals that differ by 2 and more (else one global, as new
-    exports have). one_element: scalars are [1] (compressed-tensors: always), else []. missing:
+    exports have); one_input: but input scales do not. one_element: scalars are [1]
+    (compressed-tensors: always), else []. missing:
     patterns of layers without input_scale. fused: dense gate_up_proj and qkv_proj in one tensor
     with one scalar. stacked: "E", "E11" or "E2", the shape of the multipliers of stacked experts
     (None: a tensor for each). exclude: patterns of what is not quantised. shards: files.
@@ -36,6 +37,7 @@ class Options:
     seed: int = 0
     dtype: torch.dtype = torch.bfloat16
     spread: bool = False
+    one_input: bool = False
     one_element: bool = False
     missing: tuple = ()
     fused: bool = False
@@ -126,7 +128,8 @@ class Maker:
         multiplier, input_scale = amax / 2688, rate * 5 / 2688
         if self.options.spread:
             multiplier = weights[name].abs().max() / 2688 * SPREAD.get(own, 1.0)
-            input_scale = input_scale * (1.25 if own in SPREAD else 1.0)
+            if not self.options.one_input:
+                input_scale = input_scale * (1.25 if own in SPREAD else 1.0)
         if self.format.producer == CT:  # what the file can say: the inverse of an fp32 divisor
             multiplier = 1 / (1 / multiplier)
         one = Packed(*encode(weights[name], multiplier), multiplier)
@@ -210,11 +213,14 @@ class Maker:
 def make(directory, architecture, form, **options):
     """Write a checkpoint, and return its directory as a Path.
 
-    `architecture` and `form` are keys of ARCHITECTURES and FORMATS, `options` fields of Options.
+    `architecture` and `form` are keys of ARCHITECTURES and FORMATS, or an Architecture; `options`
+    fields of Options.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    options, kind, form = Options(**options), ARCHITECTURES[architecture], FORMATS[form]
+    own = isinstance(architecture, Architecture)
+    kind = architecture if own else ARCHITECTURES[architecture]
+    options, form = Options(**options), FORMATS[form]
     maker = Maker(kind, form, options)
     tensors = maker.everything()
     config = dict(kind.config, dtype=str(options.dtype).removeprefix("torch."))
