@@ -36,11 +36,11 @@ def linear_method(method: Any, prefix: str) -> Any:
     return NVFP4KernModelOptLinearMethod(w4a4 and not prefix.endswith(IDENTITY))
 
 
-def serves(layer: nn.Module, prefix: str) -> bool:
+def serves(layer: nn.Module) -> bool:
     """Whether experts are ours. Says why not, once for each reason."""
     reason = experts.why_not(layer)
     if reason:
-        logger.warning_once("%s and its like run by vLLM's method: %s", prefix, reason)
+        logger.warning_once("Experts with NVFP4 weights run by vLLM's own method: %s", reason)
     return reason is None
 
 
@@ -51,7 +51,8 @@ class NVFP4KernModelOptConfig(ModelOptNvFp4Config):
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if isinstance(layer, RoutedExperts) and not self.is_layer_excluded(prefix):
-            own = self.moe_activation_override is None and serves(layer, prefix)
+            asked = getattr(self, "moe_activation_override", None)  # new in 0.32
+            own = asked is None and serves(layer)
             self.FusedMoEMethodCls = (
                 experts.NVFP4KernModelOptMoEMethod if own else ModelOptNvFp4Config.FusedMoEMethodCls
             )
@@ -62,7 +63,7 @@ class NVFP4KernMixedConfig(ModelOptMixedPrecisionConfig):
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if isinstance(layer, RoutedExperts) and not self.is_layer_excluded(prefix):
             algorithm = self._resolve_quant_algo(prefix)
-            if algorithm in ALGORITHMS and serves(layer, prefix):
+            if algorithm in ALGORITHMS and serves(layer):
                 own = self.w4a16_nvfp4_config if algorithm == W4A16 else self.nvfp4_config
                 return experts.NVFP4KernModelOptMoEMethod(own, layer.moe_config)
         return linear_method(super().get_quant_method(layer, prefix), prefix)
@@ -84,7 +85,7 @@ class NVFP4KernCompressedTensorsConfig(CompressedTensorsConfig):
             ]
             first = of_experts[0]
             alike = all(each == first for each in of_experts)
-            if alike and self._nvfp4(first) and serves(layer, prefix):
+            if alike and self._nvfp4(first) and serves(layer):
                 w4a4 = first["input_activations"] is not None
                 return experts.NVFP4KernCompressedTensorsMoEMethod(layer.moe_config, not w4a4)
         return super().get_quant_method(layer, prefix)

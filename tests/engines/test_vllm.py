@@ -24,12 +24,12 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not i
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [9, 9, 9, 100, 101, 102], [7]]
 TOKENS = 8
-SECONDS = 420
+SECONDS = 900
 W4A16, W4A4 = ("modelopt-w4a16", "ct-w4a16"), ("modelopt-nvfp4", "ct-w4a4")
 BOUNDS = {"float16": 0.02, "float32": 0.002}
 """Of log probabilities. Eager attention of transformers in place of its SDPA changes them by up to
-0.005 in float16 and 0.0001 in float32. W4A4 runs in float32: in 16 bits that noise flips codes,
-and a flip changes them by more than 1 in models with random weights."""
+0.005 in float16 and by less than 0.00001 in float32. W4A4 runs in float32: in bfloat16 that change
+flips codes, and changes them by 0.5 in this Llama and 2.3 in this mixture."""
 OURS = {
     "linear": {
         "modelopt": "NVFP4KernModelOptLinearMethod",
@@ -145,6 +145,7 @@ CASES = {
     "compiled mixture": ("qwen3_moe", "modelopt-nvfp4", {}, {"enforce_eager": False}),
     "reload": ("llama", "ct-w4a4", {"seed": 1, "spread": False}, {"reload": {}}),
     "reload mixture": ("qwen3_moe", "modelopt-w4a16", {"seed": 1}, {"reload": {}}),
+    "mixed": ("qwen3_moe", "modelopt-mixed", {}, {}),
 }
 """architecture, form, options of the checkpoint, and of vLLM; "reload" has those of the second."""
 
@@ -164,7 +165,7 @@ def in_one_process(folder, tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:.*the maximum over the other experts:UserWarning")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mixed"])
 def test_log_probabilities_are_those_of_transformers(in_one_process, case):
     run, result = in_one_process[case]
     check(result, run)
@@ -173,6 +174,15 @@ def test_log_probabilities_are_those_of_transformers(in_one_process, case):
 def test_a_head_is_ours(in_one_process):
     _, result = in_one_process["head"]
     assert result["methods"][0]["lm_head"] == OURS["linear"]["modelopt"]
+
+
+def test_mixed_precision_leaves_the_rest_to_vllm(in_one_process):
+    """Its FP8 o_proj is vLLM's. In 16 bits the noise of W4A4 experts leaves nothing to compare."""
+    run, result = in_one_process["mixed"]
+    expected = expected_methods(run["model"])
+    expected |= {name: "ModelOptLinearMethod" for name in expected if name.endswith("o_proj")}
+    (found,) = result["methods"]
+    assert {name: found.get(name) for name in expected} == expected
 
 
 def test_formats_have_the_same_bits(in_one_process):

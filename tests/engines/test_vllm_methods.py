@@ -290,7 +290,7 @@ def test_what_is_not_served_says_why():
 def test_vllm_is_left_as_it_is_unless_all_is_known(tmp_path):
     """registering.py tries one case after the other in a fresh process."""
     path = tmp_path / "result.json"
-    subprocess.run([sys.executable, HERE / "registering.py", path], check=True, timeout=300)
+    subprocess.run([sys.executable, HERE / "registering.py", path], check=True, timeout=600)
     cases = json.loads(path.read_text())
     untouched = {"switched off", "unknown version", "Blackwell", "Turing", "something is missing"}
     for name in untouched:
@@ -300,7 +300,7 @@ def test_vllm_is_left_as_it_is_unless_all_is_known(tmp_path):
     said = {name: case["said"] for name, case in cases.items()}
     assert said["before"] == said["switched off"] == []
     assert said["unknown version"] == [
-        "WARNING nvfp4kern leaves vLLM as it is: its version is 0.1.0, tested are 0.32 to 0.32"
+        "WARNING nvfp4kern leaves vLLM as it is: its version is 0.1.0, tested are 0.30 to 0.32"
     ]
     (blackwell,) = said["Blackwell"]
     assert blackwell.startswith("INFO") and "NVFP4KERN_VLLM=1 takes ours" in blackwell
