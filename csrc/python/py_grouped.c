@@ -34,10 +34,8 @@ int py_groups_init(py_groups *groups, Py_ssize_t count)
 
 static nk_grouped_gemm_args list_args(const py_groups *groups)
 {
-    return (nk_grouped_gemm_args){.groups = groups->count,
-                                  .list = groups->list,
-                                  .problems = groups->problems,
-                                  .activation = groups->activation};
+    return (nk_grouped_gemm_args){
+        .groups = groups->count, .list = groups->list, .problems = groups->problems, .activation = groups->activation};
 }
 
 int py_groups_run(py_call *call, const py_groups *groups)

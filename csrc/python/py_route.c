@@ -111,8 +111,8 @@ int py_run_sort_by_expert(py_call *call, PyObject *const *v, PyObject **result)
     PyObject *given[NK_SORT_OUTPUTS] = {NULL};
     if (py_read(call, v, &args, inputs) < 0 ||
         local_experts_argument(v[PY_SORT_BY_EXPERT_NUM_LOCAL_EXPERTS], args.expert_map, &args.num_local_experts) < 0 ||
-        py_optional_outputs(call, v[PY_SORT_BY_EXPERT_OUT], "(counts, offsets, sorted_rows, row_of)",
-                            NK_SORT_OUTPUTS, NK_SORT_OUTPUTS, given, t, pointers) < 0 ||
+        py_optional_outputs(call, v[PY_SORT_BY_EXPERT_OUT], "(counts, offsets, sorted_rows, row_of)", NK_SORT_OUTPUTS,
+                            NK_SORT_OUTPUTS, given, t, pointers) < 0 ||
         py_check(call, nk_sort_by_expert_out(&args, specs)) < 0) {
         return -1;
     }

@@ -31,7 +31,7 @@ typedef cuda_kernel *kernels_of_tile[REDUCE + 1];
     [SM80_GEMM_BF16] = &sm80_##op##_##name##_bf16
 #define OF_GEMM(name, ...) [SM80_GEMM_##name] = {FP4(gemm, name), [REDUCE] = &sm80_gemm_##name##_reduce},
 #define OF_DUAL(name, ...) [SM80_GEMM_##name] = {FP4(dual_gemm, name), [REDUCE] = &sm80_dual_gemm_##name##_reduce},
-#define ALL(op, name)                                                          \
+#define ALL(op, name)                                                         \
     FP4(op, name), [SM80_GEMM_PLAIN_FP16] = &sm80_##op##_##name##_plain_fp16, \
                    [SM80_GEMM_PLAIN_BF16] = &sm80_##op##_##name##_plain_bf16
 #define OF_GROUPED(name, ...) \

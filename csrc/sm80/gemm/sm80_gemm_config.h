@@ -10,11 +10,11 @@
  * tokens are 16-bit and weights NVFP4.
  *
  * X(name, TOKENS, WARPS, STAGES, CTAs per SM that shared memory and registers allow on large devices) */
-#define SM80_GEMM_TILES(X)     \
-    X(t8, 8, 4, 6, 3)          \
-    X(t16, 16, 4, 5, 3)        \
-    SM80_T32_TILE(X)           \
-    X(t64, 64, 4, 4, 2)        \
+#define SM80_GEMM_TILES(X) \
+    X(t8, 8, 4, 6, 3)      \
+    X(t16, 16, 4, 5, 3)    \
+    SM80_T32_TILE(X)       \
+    X(t64, 64, 4, 4, 2)    \
     X(t128, 128, 8, 3, 1)
 
 /* Those of grouped_dual_gemm and of grouped_gemm with an activation. Each is 170 KB of a wheel, which has machine code
