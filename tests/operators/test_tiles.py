@@ -1,7 +1,6 @@
 """NVFP4KERN_TILE: every tile of every family is the oracle, and what none can do is refused."""
 
 import os
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,8 @@ from expert_tiles import (
     check_gated_experts,
     check_sm90_kind_f16,
 )
-from generators import assert_ok, codes, elements, halves, integers, rng_of, scales, values
+from generators import assert_ok, codes, integers, rng_of, scales, values
+from natural_k_tiles import check_sm90_natural_k
 from refused_tiles import REFUSED, operator_call
 from route_tiles import check_sm80_route, check_sm90_route, check_sm100_route
 
@@ -35,17 +35,6 @@ no_tiles = pytest.mark.skipif(not TILES, reason="a build without kernels")
 
 
 # --- What the calls of a family compute ---
-
-
-def in_longer_rows(operand, device):
-    """16-bit elements whose rows end in NaNs; codes as they are."""
-    given = elements(operand, device)
-    if given.dtype not in (torch.float16, torch.bfloat16):
-        return given
-    longer = torch.full(
-        (*given.shape[:-1], given.shape[-1] + 64), torch.nan, dtype=given.dtype, device=device
-    )
-    return longer[..., : given.shape[-1]].copy_(given)
 
 
 def check_gemm_of(device, dtype, m, n, k):
@@ -217,26 +206,6 @@ def check_sm90_one_gemm(tokens, few, device, c):
     check_list(device, c, [(few + 1, 33, 192), (0, 40, 64), (3, 140, 512)], LINEAR)
     check_dual_gemm_of(device, "float16", 9, 70, 1088)
     check_dual_gemm_of(device, "bfloat16", 9, 70, 1088)
-
-
-def check_sm90_natural_k(tokens, device, c):
-    """Rows and columns of two tiles, K of whole steps and of halves, between NaNs: of two batches,
-    and of rows that are a part of longer ones."""
-    forms = ("linear", "linear"), ("linear", "blocked"), ("linear", "padded")
-    for dtype, form in product(("float16", "bfloat16"), forms):
-        for m, n, k in ((9, 133, 1088), (tokens + 2, 150, 384), (1, 1, 64)):
-            rng = rng_of(m, n, k)
-            a, b = integers(rng, dtype, m, k), data.exact_family(rng, n, k)
-            got = run_gemm(
-                a, b, device, forms=form, byte=0x7F, dtype="float32", place=in_longer_rows
-            )
-            assert_ok(
-                reference.check_bits(got, reference.gemm(a.values, b.values).rounded("float32"))
-            )
-        rng = rng_of(3)
-        a, b = halves(rng, dtype, 2, 137, 320), data.full_range(rng, 2, 70, 320)
-        got = run_gemm(a, b, device, forms=form, byte=0x7F, dtype="float32")
-        assert_ok(reference.check(got, reference.gemm(a.values, b.values, c=c), "float32"))
 
 
 def check_sm90_gemm(tile, device, c):
