@@ -20,14 +20,16 @@ def register() -> None:
     from vllm.logger import init_logger
 
     logger = init_logger("vllm.nvfp4kern")
-    reason, wrong = why_not()
-    if reason is None:
-        try:
+    try:
+        reason, wrong = why_not()
+        if reason is None:
             from . import registering
-        except (ImportError, AttributeError) as e:  # what it subclasses is gone
-            reason, wrong = f"vLLM lacks what it builds on: {e}", True
-        else:
+
             registering.register()
+    except (ImportError, AttributeError) as e:  # what it subclasses is gone
+        reason, wrong = f"vLLM lacks what it builds on: {e}", True
+    except Exception as e:  # vLLM calls this bare, for models without NVFP4, too
+        reason, wrong = f"{type(e).__name__}: {e}", True
     if reason is not None:
         say = logger.warning if wrong else logger.info
         say("nvfp4kern leaves vLLM as it is: %s", reason)

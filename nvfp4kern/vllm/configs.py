@@ -36,9 +36,14 @@ def linear_method(method: Any, prefix: str) -> Any:
     return NVFP4KernModelOptLinearMethod(w4a4 and not prefix.endswith(IDENTITY))
 
 
-def serves(layer: nn.Module) -> bool:
-    """Whether experts are ours. Says why not, once for each reason."""
+def serves(layer: nn.Module, activation: Any = None) -> bool:
+    """Whether experts are ours. Says why not, once for each reason.
+
+    activation: what a config asks for in place of the layer's, or None.
+    """
     reason = experts.why_not(layer)
+    if activation is not None:
+        reason = f"nvfp4kern does not serve an activation of the config, {activation}"
     if reason:
         logger.warning_once("Experts with NVFP4 weights run by vLLM's own method: %s", reason)
     return reason is None
@@ -52,7 +57,7 @@ class NVFP4KernModelOptConfig(ModelOptNvFp4Config):
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if isinstance(layer, RoutedExperts) and not self.is_layer_excluded(prefix):
             asked = getattr(self, "moe_activation_override", None)  # new in 0.32
-            own = asked is None and serves(layer)
+            own = serves(layer, asked)
             self.FusedMoEMethodCls = (
                 experts.NVFP4KernModelOptMoEMethod if own else ModelOptNvFp4Config.FusedMoEMethodCls
             )

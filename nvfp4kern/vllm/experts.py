@@ -35,6 +35,7 @@ def why_not(layer: RoutedExperts) -> str | None:
         "router weights that multiply the input": layer.apply_router_weight_on_input,
         "EPLB": parallel.enable_eplb,
         "data parallelism": parallel.dp_size > 1,
+        "context parallelism of prefill": parallel.pcp_size > 1,
         "LoRA": config.is_lora_enabled,
         f"{width} columns of down_proj on a rank, no multiple of {SF_VEC}": width % SF_VEC != 0,
     }

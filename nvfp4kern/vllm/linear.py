@@ -65,15 +65,19 @@ def create_weights(
 
 
 def loaded(layer: nn.Module, name: str) -> Tensor:
-    """A global scale for each shard. A file with the shards in one tensor fills the first.
+    """A global scale for each shard. vLLM fills all of them from a file that has one for all.
 
-    Raises ValueError where none was loaded.
+    Raises ValueError where one was not loaded.
     """
     value = getattr(layer, name).data.float()
-    if bool(value[0].isnan()):
+    missing = value.isnan().nonzero().flatten().tolist()
+    if missing:
         where = getattr(layer, "prefix", type(layer).__name__)
-        raise ValueError(f"{where}.{name}: was not loaded; is this layer NVFP4 in the files?")
-    return torch.where(value.isnan(), value[0], value)
+        raise ValueError(
+            f"{where}.{name}: was not loaded for shards {missing} of {len(value)}; is this layer "
+            "NVFP4 in the files?"
+        )
+    return value
 
 
 def process_weights(layer: nn.Module, names: Names, w4a4: bool) -> None:

@@ -86,6 +86,13 @@ def main():
     del sys.modules["vllm.model_executor.layers.quantization.modelopt"]
     cases["something is missing"] = state(said)
 
+    def raises():
+        raise RuntimeError("no driver")
+
+    with changed(platforms, "_current_platform", SimpleNamespace(is_cpu=raises)):
+        register()
+    cases["something raises"] = state(said)
+
     def afresh():
         quantization._CUSTOMIZED_METHOD_TO_QUANT_CONFIG.clear()
         envs.environment_variables.pop(KEY, None)

@@ -124,23 +124,16 @@ def test_sizes_do_not_depend_on_values(names):
     assert layer.nvfp4_alpha.shape == (sum(SHARDS),)
 
 
-def test_a_file_with_the_shards_in_one_tensor_has_one_global_scale(names):
+@pytest.mark.parametrize("loaded, missing", [([], "0, 1, 2"), ([0], "1, 2"), ([0, 2], "1")])
+def test_a_scale_that_was_not_loaded_is_an_error(names, loaded, missing):
     from nvfp4kern.vllm.linear import process_weights
 
     layer = nn.Module()
     layer.logical_widths = SHARDS
-    fill(layer, names, *weight(sum(SHARDS), K), [0.002, torch.nan, torch.nan])
-    process_weights(layer, names, False)
-    assert layer.nvfp4_alpha.unique().numel() == 1
-
-
-def test_a_scale_that_was_not_loaded_is_an_error(names):
-    from nvfp4kern.vllm.linear import process_weights
-
-    layer = nn.Module()
-    layer.logical_widths = SHARDS
-    fill(layer, names, *weight(sum(SHARDS), K), [torch.nan] * 3)
-    with pytest.raises(ValueError, match=f"{names.weight_global}: was not loaded"):
+    scales = [0.002 if i in loaded else torch.nan for i in range(3)]
+    fill(layer, names, *weight(sum(SHARDS), K), scales)
+    message = rf"{names.weight_global}: was not loaded for shards \[{missing}\] of 3"
+    with pytest.raises(ValueError, match=message):
         process_weights(layer, names, False)
 
 
@@ -259,7 +252,7 @@ def test_what_is_not_served_says_why():
     from nvfp4kern.vllm.experts import why_not
 
     def layer(**changed):
-        parallel = {"enable_eplb": False, "dp_size": 1}
+        parallel = {"enable_eplb": False, "dp_size": 1, "pcp_size": 1}
         config = {"has_bias": False, "is_lora_enabled": False}
         config["intermediate_size_per_partition"] = 48
         own = {"activation": MoEActivation.SILU, "swiglu_limit": None}
@@ -278,6 +271,7 @@ def test_what_is_not_served_says_why():
         ({"apply_router_weight_on_input": True}, "router weights that multiply the input"),
         ({"enable_eplb": True}, "EPLB"),
         ({"dp_size": 2}, "data parallelism"),
+        ({"pcp_size": 2}, "context parallelism of prefill"),
         ({"is_lora_enabled": True}, "LoRA"),
         ({"intermediate_size_per_partition": 24}, "24 columns of down_proj"),
     ):
@@ -292,7 +286,8 @@ def test_vllm_is_left_as_it_is_unless_all_is_known(tmp_path):
     path = tmp_path / "result.json"
     subprocess.run([sys.executable, HERE / "registering.py", path], check=True, timeout=600)
     cases = json.loads(path.read_text())
-    untouched = {"switched off", "unknown version", "Blackwell", "Turing", "something is missing"}
+    untouched = {"switched off", "unknown version", "Blackwell", "Turing"}
+    untouched |= {"something is missing", "something raises"}
     for name in untouched:
         assert cases[name]["configs"] == cases["before"]["configs"], name
         assert cases[name]["supported"] == cases["before"]["supported"], name
@@ -309,6 +304,9 @@ def test_vllm_is_left_as_it_is_unless_all_is_known(tmp_path):
     ]
     (missing,) = said["something is missing"]
     assert missing.startswith("WARNING") and "vLLM lacks what it builds on" in missing
+    assert said["something raises"] == [
+        "WARNING nvfp4kern leaves vLLM as it is: RuntimeError: no driver"
+    ]
     for name in ("Hopper", "Blackwell, asked for", "CPU", "CPU again"):
         ours = cases[name]["configs"]
         assert {config.partition(".")[0] for config in ours} == {"nvfp4kern"}, name
