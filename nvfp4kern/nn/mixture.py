@@ -59,6 +59,7 @@ class NVFP4MoE(Frozen):
         **gating: Any,
     ) -> None:
         super().__init__()
+        self.num_experts = num_experts  # of all ranks, where `experts` becomes a part
         self.router = router
         self.gate = None
         if router is None:
@@ -102,7 +103,7 @@ class NVFP4MoE(Frozen):
             top_k_index, weights = self.router(tokens, *of_router)
             ids = expert_ids(top_k_index, len(tokens))
             weights = weights.reshape(ids.shape)
-            _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.experts.num_experts)
+            _, offsets, sorted_rows, row_of = nk.sort_by_expert(ids, self.num_experts)
         elif of_router:
             raise TypeError(
                 f"forward: {1 + len(of_router)} arguments, expected x alone with a gate"

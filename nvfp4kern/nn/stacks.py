@@ -185,7 +185,7 @@ def _activation_of(module: nn.Module, known: Iterable[str]) -> tuple[str, str]:
     act = getattr(module, "act_fn", None)
     if act is None:
         return "", "has no act_fn"
-    probe = torch.linspace(-4, 4, 9, device="cpu")
+    probe = torch.cat([torch.linspace(-end, end, 9, device="cpu") for end in (4, 100, 1e4)])
     try:
         got = act(probe.clone())
         same = [name for name in known if torch.allclose(got, ACTIVATIONS[name](probe))]

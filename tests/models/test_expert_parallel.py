@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 from layers import activations, filled, with_tangent
-from rank_cases import compiled_experts, disagreeing
+from rank_cases import OwnRouter, compiled_experts, disagreeing
 from rank_cases import experts as run_experts
 from rank_cases import mixture as run_mixture
 from skeletons import Stack
@@ -159,10 +159,10 @@ def test_the_same_tokens_on_all_ranks(team, world, input_quant):
         assert torch.equal(y, want) and bool((y[4] == 0).all())
 
 
-def mixture_of(input_quant, shared=False):
+def mixture_of(input_quant, shared=False, router=None):
     shared_experts = filled(NVFP4SwiGLU(H, 32), 9) if shared else None
     moe = NVFP4MoE(
-        H, INNER, E, K, score="sigmoid", correction_bias=True, scaling_factor=1.5,
+        H, INNER, E, K, score="sigmoid", correction_bias=True, scaling_factor=1.5, router=router,
         input_quant=input_quant, shared_experts=shared_experts, dtype=torch.bfloat16,
     )  # fmt: skip
     return filled(moe, 7)
@@ -171,9 +171,10 @@ def mixture_of(input_quant, shared=False):
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("tokens", ["own", "same"])
 @pytest.mark.parametrize("input_quant", [None, "static"])
-def test_a_mixture_with_its_router(team, world, tokens, input_quant):
+@pytest.mark.parametrize("router", [None, OwnRouter(E, K)], ids=["gate", "router"])
+def test_a_mixture_with_its_router(team, world, tokens, input_quant, router):
     """With "same" the router's permutation serves, cut. Weights are any: fp32 sums have orders."""
-    moe = mixture_of(input_quant, shared=True)
+    moe = mixture_of(input_quant, shared=True, router=router)
     inputs = [activations(2, 4, H, seed=20 + rank) for rank in range(world)]
     options = {"tokens": tokens, "tokens_per_rank": 9 if tokens == "own" else None, **FP32}
     got = team(world).run(run_mixture, copy.deepcopy(moe), inputs, options)

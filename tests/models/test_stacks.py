@@ -103,6 +103,7 @@ def test_stacks_without_a_gate(act, name):
     ({"has_post_expert_norm": True}, "has has_post_expert_norm=True"),
     ({"has_bias": True}, "has has_bias=True and other biases"),
     ({"act_fn": nn.Tanh()}, r"has the activation Tanh\(\), expected silu, gelu, gelu_tanh, relu, "),
+    ({"act_fn": nn.ReLU6()}, r"has the activation ReLU6\(\), expected silu, "),
     ({"act_fn": None}, "has no act_fn"),
 ])  # fmt: skip
 def test_stacks_without_a_gate_that_are_refused(change, why):

@@ -59,13 +59,13 @@ def test_a_tile_is_chosen_by_cost(device, operator, m):
 
 def test_16_bit_tokens_are_taken_as_they_lie(device):
     """If a tensor map can have their strides, which a plan of the same sizes depends on, too."""
-    tokens = torch.zeros(2, 1024, 512, dtype=torch.float16, device=device)
-    b, sfb = (torch.zeros(2, 768, n, dtype=torch.uint8, device=device) for n in (256, 32))
-    for a, as_they_lie in ((tokens, True), (tokens[:1].expand(2, 1024, 512), False)) * 2:
+    tokens = torch.zeros(2, 4096, 4096, dtype=torch.float16, device=device)
+    b, sfb = (torch.zeros(2, 512, n, dtype=torch.uint8, device=device) for n in (2048, 256))
+    for a, as_they_lie in ((tokens, True), (tokens[:1].expand(2, 4096, 4096), False)) * 2:
         plan = nvfp4kern.explain("gemm", a, b, None, sfb)
         assert (plan["tile"][0] == "n") == as_they_lie == (plan["workspace_bytes"] == 0)
         assert ("tokens as they lie" in plan["why"]) == as_they_lie
-    plan = nvfp4kern.explain("gemm", tokens[..., :480], b[..., :240], None, sfb[..., :30])
+    plan = nvfp4kern.explain("gemm", tokens[..., :4064], b[..., :2032], None, sfb[..., :254])
     assert plan["tile"][0] != "n"  # a box would have the next row's elements
 
 
