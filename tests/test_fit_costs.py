@@ -34,7 +34,7 @@ def h200(sms=132):
 def tile_names(family):
     """Of its tables, which the build reads, too. No cost chooses tiles of multiply-adds."""
     text = "".join(path.read_text() for path in (ROOT / "csrc" / family).glob("*.h"))
-    tables = re.findall(r"#define (?!\w+_FMA)\w+_TILES\(X\)((?:.*\\\n)*.*)", text)
+    tables = re.findall(r"#define (?!\w+_FMA)\w+_TILES?\(X\)((?:.*\\\n)*.*)", text)
     return re.findall(r"\bX\((\w+),", "".join(tables))
 
 
