@@ -162,8 +162,8 @@ static void pick_values(const float *from, const int32_t *ids, int64_t count, fl
         to[i] = from[ids[i]];
 }
 
-/* The first selected logit is the largest of the selected and of all, unless keys are not the logits. Else, where it is
- * not, a logit is NaN, and so is the sum. */
+/* Where keys are the logits, the first selected one is the largest of the selected and of all; if it is not, a logit is
+ * NaN, and so is the sum. With a correction bias the largest is sought. */
 static void softmax(const route_call *c, const float *logits, const int32_t *ids, float *weights)
 {
     const nk_route_problem *p = c->problem;

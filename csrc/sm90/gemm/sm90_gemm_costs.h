@@ -8,8 +8,8 @@
 
 #define SM90_GEMM_LAUNCH_US 2.017            /* two launches, and what no size changes */
 #define SM90_GEMM_NATURAL_K_LAUNCH_US 1.0    /* the same without a prologue kernel */
-#define SM90_GEMM_NATURAL_K_FP16_US 0.05     /* a step of it, beyond others': codes are rearranged, and a lane */
-#define SM90_GEMM_NATURAL_K_BF16_US 0.12     /* converts all scale factors of a row */
+#define SM90_GEMM_NATURAL_K_FP16_US 0.05     /* its step, beyond others': lanes convert more scale factors */
+#define SM90_GEMM_NATURAL_K_BF16_US 0.12     /* the same of bf16, by more instructions */
 #define SM90_GEMM_TOKEN_BYTES_PER_US 1.574e6 /* the prologue kernel writes */
 #define SM90_GEMM_TENSOR_TOKEN_US 0.00422    /* a token in a step of a CTA: tensor cores alone */
 #define SM90_GEMM_ISSUE_US 0.2181            /* a step of a CTA: decoding weights, and waiting */
