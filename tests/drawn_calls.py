@@ -31,7 +31,7 @@ TOKENS = ("NVFP4", "float16", "bfloat16")
 OF_HALVES = ("halves_along_k", "halves_along_n")
 """Contiguous, of 16-bit weights that lie so."""
 OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
-OPERATORS += ("halves_by_rows", "activated")
+OPERATORS += ("halves_by_rows", "activated", "alike list")
 NAN = 0x7F
 ATOM_ROWS = 128  # whose blocked scale factors lie together
 EXACT = (None, "relu")  # activations
@@ -380,8 +380,9 @@ def draw_activated(draw, *args):
     return draw_experts(draw, *args, by_rows=by_rows, activation=activation)
 
 
-def draw_list(draw, tokens, kind, work, together=False):
-    """Groups share types and layouts alone. Those of one launch are more, and of more tokens."""
+def draw_list(draw, tokens, kind, work, together=False, alike=False):
+    """Groups share types and layouts alone. Those of one launch are more, and of more tokens; alike
+    ones have the same N and K, and no more than the tile's tokens."""
     exact, count = draw.exact(), draw.upto(6, 2) if together else draw.upto(4)
     most = tokens if together else min(tokens, 64)
     dtype, order = draw.of(DTYPES), draw.of(ORDERS)
@@ -389,6 +390,8 @@ def draw_list(draw, tokens, kind, work, together=False):
     while len(groups) < count:
         m, n, k = sizes_of(draw, most, work // 2)
         m = draw.of((0, m, m, m)) if groups else m
+        if alike:
+            m, (n, k) = min(m, tokens), groups[0][1:3] if groups else (n, k)
         a, b = draw.tokens(kind, exact, m, k), draw.weights(exact, n, k)
         layouts = layouts or (a[2], b[2])
         if (a[2], b[2]) == layouts:
@@ -434,6 +437,7 @@ MAKERS = {
     "rows": lambda *args: draw_experts(*args, by_rows=True),
     "list": draw_list,
     "one launch": lambda *args: draw_list(*args, together=True),
+    "alike list": lambda *args: draw_list(*args, alike=True),
     "halves_along_k": lambda *args: draw_experts(*args, along="k"),
     "halves_along_n": lambda *args: draw_experts(*args, along="n"),
     "halves_by_rows": lambda *args: draw_experts(*args, along="k", by_rows=True),

@@ -30,8 +30,10 @@ DUAL_GEMV = {
     for layout in ("linear", "blocked")
 }
 """dual_gemm by a gemv: of how many tokens, and the layout of the weights' scale factors."""
+LIST_GEMV = {"list linear": "linear", "list blocked": "blocked"}
+"""A list of groups of the same N and K by a gemv: the layout of the weights' scale factors."""
 OPERATORS_OF = {
-    "sm90/gemv": (*OF_EXPERTS, "gated blocked", *DUAL_GEMV),
+    "sm90/gemv": (*OF_EXPERTS, "gated blocked", *DUAL_GEMV, *LIST_GEMV),
     "sm90/route": ("route",),
     "sm90/kind_f16": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated", "one launch"),
@@ -105,6 +107,8 @@ class Case(NamedTuple):
         if self.operator in DUAL_GEMV:
             few = "few_" if self.operator.startswith("few") else ""
             return f"sm90_gemv_{few}{dtype}_dual_{DUAL_GEMV[self.operator][1]}"
+        if self.operator in LIST_GEMV:
+            return f"sm90_gemv_list_{dtype}_{LIST_GEMV[self.operator]}"
         if self.family == "sm90/gemv":
             return f"sm90_gemv_experts_{dtype}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
@@ -116,7 +120,7 @@ class Case(NamedTuple):
     @property
     def may_decline(self):
         """No tile need take every list."""
-        return self.operator in ("list", "one launch")
+        return self.operator in ("list", "one launch", *LIST_GEMV)
 
     @property
     def draws(self):
@@ -130,6 +134,8 @@ class Case(NamedTuple):
             tokens, layout = DUAL_GEMV[self.operator]
             fits = call.said["n"] % 8 == call.said["k"] % 64 == 0
             return fits and call.said["m"] in tokens and call.said["forms"][1] == layout
+        if self.operator in LIST_GEMV:
+            return call.said["forms"][1] == LIST_GEMV[self.operator]
         if self.family != "sm90/gemv":
             return True
         return EXPERTS_GEMV[self.operator].endswith(call.said["forms"][1])
@@ -145,7 +151,8 @@ class Case(NamedTuple):
     def size(self):
         """(tokens of a tile, what else it wants)"""
         if self.family == "sm90/gemv":
-            return FEW_ROWS, ALIGNED if self.operator in DUAL_GEMV else UPS_WITHIN_ATOMS
+            of_gemm = (*DUAL_GEMV, *LIST_GEMV)
+            return FEW_ROWS, ALIGNED if self.operator in of_gemm else UPS_WITHIN_ATOMS
         if self.row != "sm100":
             return self.traits["tile_m"], NATURAL_K.get(self.tile, UPS_WITHIN_ATOMS)
         more_k = self.traits["tile_k"] * (self.traits["split_k"] - 1)
@@ -165,6 +172,7 @@ class Case(NamedTuple):
         if self.operator.startswith("gated"):
             return draw_gated(tokens, kind, seed, work, always_exact, needs)
         operator = "dual_gemm" if self.operator in DUAL_GEMV else self.operator
+        operator = "alike list" if operator in LIST_GEMV else operator
         return drawn(operator, kind, tokens, seed, work, always_exact, needs)
 
     def draw_taken(self, seed, device, **options):

@@ -122,6 +122,11 @@ def check_sm90_gemv(tile, device, c):
             check_dual(device, c, m, 256, 1344, 2, forms=(form, form), byte=0x7F)
             check_dual_gemm_of(device, "float16", m, 72, 1088)
             check_dual_gemm_of(device, "bfloat16", m, 384, 320, form)
+        for form in ("linear", "blocked"):
+            check_list(device, c, [(m, 140, 1344) for m in (1, 0, 8, 3)], (form, form))
+        check_list(device, c, [(2, 300, 576)] * 32, LINEAR, data.full_range)
+        check_list(device, c, [(5, 40, 1088), (8, 40, 1088)], LINEAR, dtype="float16")
+        check_list(device, c, [(4, 133, 320)] * 3, ("linear", "blocked"), dtype="bfloat16")
         check_experts(device, c, (1, 0, 5, 2, 0), 140, 1344)
         check_experts(device, c, (3, 1), 260, 1088, ("linear", "blocked"), full=True)
         check_experts(device, c, (0, 9), 133, 448, ("linear", "blocked"), "float16")

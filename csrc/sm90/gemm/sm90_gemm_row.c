@@ -26,7 +26,6 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     if (d->list && d->activation) return GEMM_NO_ACTIVATED_LISTS;
     for (int64_t g = 0; d->list && g < d->list->groups; g++)
         if (d->list->list[g].b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
-    if (d->list && sm90_row_is_forced(settings, &sm90_gemv_family)) return "no tile of sm90/gemv serves all groups";
     if (settings->batch_invariant && !sm90_row_is_forced(settings, sm90_row_family_of(d)->tiles))
         return "NVFP4KERN_BATCH_INVARIANT=1, which it keeps for some numbers of rows only";
     return NULL;

@@ -1,7 +1,9 @@
 /* Lists of groups on Hopper: one launch whose persistent CTAs take tiles of all groups, behind a prologue that brings
- * all tokens to 16 bits; or a gemm for each group, one after the other. In the one launch each group has one of the
- * pipeline's tile_m. */
+ * all tokens to 16 bits; for few tokens one gemv of all groups; or a gemm for each group, one after the other. In the
+ * one launch of tiles each group has one of the pipeline's tile_m. */
 #include "gemm/gemm_plan.h"
+#include "sm90/gemv/sm90_gemv_scheduler.h"
+#include "sm90_gemm_costs.h"
 #include "sm90_gemm_family.h"
 #include "sm90_list_params.h"
 
@@ -257,15 +259,17 @@ nk_status sm90_list_launch(const gemm_desc *d, const gemm_launch *c, const nk_ex
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct list_choice {
-    bool is_one_launch;
+    enum { ONE_LAUNCH, ONE_GEMV, ONE_EACH } form;
     union {
         gemm_launch launch;
-        nk_settings settings; /* else: there may be any number of groups, which are planned again when they run */
+        sm90_gemv_choice gemv;
+        nk_settings settings; /* of a launch each: there may be any number, which are planned again when they run */
     };
 } list_choice;
 
 NK_CHOICE_FITS(list_choice);
 
+#define GEMV_SERVES_NONE "no tile of sm90/gemv serves all groups"
 #define SAY_APART(reason) "a gemm for each group, one after the other: " reason "; this is the first one's"
 
 static bool sm90_list_is_alike(const nk_gemm_problem *p, const nk_gemm_problem *first)
@@ -338,6 +342,20 @@ static nk_status sm90_list_run_apart(const gemm_row *row, const nk_grouped_gemm_
     return NK_OK;
 }
 
+/* The gemv where it can serve all groups and is faster than `us`. */
+static nk_status sm90_list_plan_gemv(const gemm_desc *d, const gemm_query *q, const nk_settings *settings, double us,
+                                     nk_plan *plan, sm90_gemv_choice *c)
+{
+    gemm_groups groups;
+    int64_t at = 0;
+    nk_plan found = *plan;
+    if (q->forced != NK_TILE_ANY || !gemm_next_launch(d->list, q->family, &at, &groups)) return NK_DECLINED;
+    NK_TRY(sm90_plan_gemv_list(&groups.desc, settings, &found, c));
+    if (c->schedule.us + SM90_GEMM_GEMV_US > us) return NK_DECLINED;
+    *plan = found;
+    return NK_OK;
+}
+
 nk_status sm90_plan_list(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
                          void *choice)
 {
@@ -345,22 +363,29 @@ nk_status sm90_plan_list(const gemm_row *row, const gemm_desc *d, const nk_setti
     list_choice *c = choice;
     gemm_groups groups;
     gemm_query q;
+    gemm_launch launch = {.us = INFINITY};
     nk_plan found = *plan;
     NK_TRY(gemm_query_of(&sm90_gemm, p->device, settings, &q));
-    const char *apart =
-        q.forced != NK_TILE_ANY ? SAY_APART("a tile is forced") : sm90_list_one_launch_of(p, &q, &groups);
+    const bool is_gemv_forced = nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY;
+    const char *apart = is_gemv_forced            ? GEMV_SERVES_NONE
+                        : q.forced != NK_TILE_ANY ? SAY_APART("a tile is forced")
+                                                  : sm90_list_one_launch_of(p, &q, &groups);
     if (!apart) {
-        NK_TRY(gemm_plan_launch(row, &groups.desc, &q, &found, &c->launch));
-        if (c->launch.schedule == APART)
+        NK_TRY(gemm_plan_launch(row, &groups.desc, &q, &found, &launch));
+        if (launch.schedule == APART)
             apart = SAY_APART("that is faster by cost");
         else if (found.grid < q.gpu->sms / 2)
             apart = SAY_APART("they have few tiles");
     }
-    c->is_one_launch = !apart;
+    const nk_status by_gemv = sm90_list_plan_gemv(d, &q, settings, launch.us, plan, &c->gemv);
+    c->form = by_gemv == NK_OK ? ONE_GEMV : apart ? ONE_EACH : ONE_LAUNCH;
+    if (by_gemv != NK_DECLINED) return by_gemv;
+    if (is_gemv_forced) return nk_decline(plan, GEMV_SERVES_NONE);
     if (apart) {
         c->settings = *settings;
         return sm90_list_plan_apart(row, p, &q, settings, apart, plan);
     }
+    c->launch = launch;
     *plan = found;
     return NK_OK;
 }
@@ -370,7 +395,8 @@ nk_status sm90_run_list(const gemm_row *row, const gemm_desc *d, const void *cho
     const list_choice *c = choice;
     gemm_groups groups;
     int64_t at = 0;
-    if (!c->is_one_launch) return sm90_list_run_apart(row, d->list, &c->settings, exec);
+    if (c->form == ONE_EACH) return sm90_list_run_apart(row, d->list, &c->settings, exec);
     gemm_next_launch(d->list, &sm90_gemm, &at, &groups);
-    return sm90_list_launch(&groups.desc, &c->launch, exec);
+    return c->form == ONE_GEMV ? sm90_run_gemv_list(&groups.desc, &c->gemv, exec)
+                               : sm90_list_launch(&groups.desc, &c->launch, exec);
 }

@@ -33,6 +33,12 @@ static cuda_kernel *const experts_kernels[][2][2] = {
     [SM90_GEMV_BF16] = EXPERTS(bf16),
 };
 
+static cuda_kernel *const list_kernels[][2] = {
+    [SM90_GEMV_FEW_CODES] = LAYOUTS(list_codes),
+    [SM90_GEMV_FEW_FP16] = LAYOUTS(list_fp16),
+    [SM90_GEMV_FEW_BF16] = LAYOUTS(list_bf16),
+};
+
 static cuda_kernel *const map_kernels[] = LAYOUTS(map);
 
 /* All kernels use the same resources. */
@@ -50,7 +56,7 @@ static nk_status count_gemv_clusters(cuda_kernel *kernel, nk_device device, cons
 typedef struct gemv_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int16_t kind, access, is_dual, has_experts, is_blocked, has_maps;
+    int16_t kind, access, is_dual, has_experts, is_list, is_blocked, has_maps;
     int32_t forced; /* a tile, or NK_TILE_ANY */
 } gemv_question;
 
@@ -58,6 +64,7 @@ NK_CHOICE_FITS(sm90_gemv_choice);
 
 static cuda_kernel *pick_kernel(const sm90_gemv_variant *variant, sm90_gemv_access access, bool is_short)
 {
+    if (variant->is_list) return list_kernels[variant->kind][access];
     if (variant->has_experts) return experts_kernels[variant->kind][variant->is_dual][access];
     return variant->is_dual ? dual_kernels[variant->kind][access] : kernels[variant->kind][is_short][access];
 }
@@ -79,6 +86,7 @@ static nk_status find_schedule_once(const nk_gemv_problem *p, const sm90_gemv_va
                              (int16_t)sm90_gemv_access_of(p),
                              variant->is_dual,
                              variant->has_experts,
+                             variant->is_list,
                              p->b.sf_layout == NK_SF_BLOCKED,
                              sm90_gemv_has_maps(p),
                              forced};
@@ -107,7 +115,7 @@ _Static_assert(LARGEST_K / SM90_GEMV_STEP <= 1 << SM90_GEMV_K_STEP_BITS, "K step
 _Static_assert(SM90_GEMV_MAX_TILES < 1 << SM90_GEMV_TILE_BITS, "tiles of a start");
 _Static_assert((uint64_t)LARGEST_STRIDE *(NK_SF_ATOM_ROWS + SM90_GEMV_MAX_ROWS) < UINT32_MAX, "offsets of 32 bits");
 
-static bool fits_32_bits(const nk_gemv_problem *p)
+bool sm90_gemv_fits_32_bits(const nk_gemv_problem *p)
 {
     uint64_t stride = (uint64_t)p->b.row_stride, sf_stride = (uint64_t)p->b.sf_row_stride;
     bool close = stride <= LARGEST_STRIDE && (p->b.sf_layout == NK_SF_BLOCKED || sf_stride <= LARGEST_STRIDE);
@@ -122,7 +130,7 @@ static nk_status decline_gemv(const nk_gemv_problem *p, sm90_gemv_kind kind, con
     if (forced == NK_TILE_ANY || p->m > SM90_GEMV_MAX_TOKENS) return NK_DECLINED;
     if (settings->batch_invariant)
         why = "no tile of this family keeps NVFP4KERN_BATCH_INVARIANT=1";
-    else if (!fits_32_bits(p))
+    else if (!sm90_gemv_fits_32_bits(p))
         why = "N, K, L or a stride of the weights is larger than any tile of this family takes";
     else
         why = sm90_gemv_why_not(p, kind, forced);
@@ -133,7 +141,8 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
                          nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
-    if (!fits_32_bits(p) || settings->batch_invariant) return decline_gemv(p, variant->kind, settings, forced);
+    if (!sm90_gemv_fits_32_bits(p) || settings->batch_invariant)
+        return decline_gemv(p, variant->kind, settings, forced);
     const sm90_gemv_schedule *s = &c->schedule;
     NK_TRY(find_schedule_once(p, variant, forced, c));
     if (!c->kernel) return decline_gemv(p, variant->kind, settings, forced);
@@ -170,7 +179,7 @@ nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, n
                                        .is_dual = true};
     if (access == SM90_GEMV_NARROW || access != sm90_gemv_access_of(&second)) return NK_DECLINED;
     if (p->m > SM90_GEMV_MAX_TOKENS || p->n % SM90_GEMV_M8 || p->k == 0) return NK_DECLINED;
-    if (!fits_32_bits(p) || !fits_32_bits(&second)) return NK_DECLINED;
+    if (!sm90_gemv_fits_32_bits(p) || !sm90_gemv_fits_32_bits(&second)) return NK_DECLINED;
     return sm90_gemv_plan(&both, &variant, settings, found, choice);
 }
 
@@ -210,27 +219,39 @@ static nk_status encode_gemv_maps(const nk_gemv_problem *p, const sm90_gemv_sche
                             (cuda_tensor_map *[]){&maps->codes, &maps->sf});
 }
 
+sm90_gemv_args sm90_gemv_args_of(const nk_gemv_problem *p, const sm90_gemv_choice *c)
+{
+    sm90_gemv_args args = {
+        .scheduler = c->schedule.scheduler, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
+    memcpy(args.starts, c->schedule.starts, sizeof args.starts);
+    args.scheduler.early =
+        c->pdl == NK_PDL_WEIGHTS; /* kernels of experts ignore it: they do not know the expert before */
+    return args;
+}
+
+nk_status sm90_gemv_launch(const nk_gemv_problem *p, const sm90_gemv_choice *c, void *const parameters[],
+                           const nk_exec *exec)
+{
+    const sm90_gemv_schedule *s = &c->schedule;
+    const cuda_grid grid = {.x = s->clusters,
+                            .y = s->scheduler.cluster,
+                            .z = p->l,
+                            .threads = 32 * s->warps,
+                            .smem_bytes = s->smem_bytes,
+                            .cluster.y = s->scheduler.cluster,
+                            .overlap = c->pdl != NK_PDL_OFF};
+    return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
+}
+
 nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *dual, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *c, const nk_exec *exec)
 {
-    const sm90_gemv_schedule *s = &c->schedule;
-    sm90_gemv_args args = {
-        .scheduler = s->scheduler, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias, .dual = *dual};
-    memcpy(args.starts, s->starts, sizeof args.starts);
-    args.scheduler.early =
-        c->pdl == NK_PDL_WEIGHTS; /* kernels of experts ignore it: they do not know the expert before */
-    cuda_grid grid = {.x = s->clusters,
-                      .y = s->scheduler.cluster,
-                      .z = p->l,
-                      .threads = 32 * s->warps,
-                      .smem_bytes = s->smem_bytes,
-                      .cluster.y = s->scheduler.cluster,
-                      .overlap = c->pdl != NK_PDL_OFF};
+    sm90_gemv_args args = sm90_gemv_args_of(p, c);
     sm90_gemv_maps maps;
-    if (s->by_tensor_map) NK_TRY(encode_gemv_maps(p, s, &maps));
+    args.dual = *dual;
+    if (c->schedule.by_tensor_map) NK_TRY(encode_gemv_maps(p, &c->schedule, &maps));
     /* The second parameter is unused by kernels that have one only. */
-    void *parameters[] = {&args, experts ? (void *)experts : (void *)&maps};
-    return cuda_launch(c->kernel, p->device, exec->stream, &grid, parameters);
+    return sm90_gemv_launch(p, c, (void *[]){&args, experts ? (void *)experts : (void *)&maps}, exec);
 }
 
 nk_status sm90_run_gemv(const nk_gemv_problem *p, const void *choice, const nk_exec *exec)

@@ -1,8 +1,9 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
  * DUAL: D[l,m,n] = convert(act(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n])
  *                          * (alpha2[n] * sum_k X[l,m,k] W2[l,n,k] + bias2[n])).
- * Experts: row l of D is one token times the matrix of an expert, see sm90_gemv_experts. One bf16 token is converted to
- * fp16 if that is exact (fp16_conversion_of_token).
+ * Experts: row l of D is one token times the matrix of an expert, see sm90_gemv_experts. List: each l has tokens and
+ * operands of its own, see sm90_gemv_list. One bf16 token is converted to fp16 if that is exact
+ * (fp16_conversion_of_token).
  *
  * MMA: mma.m16n8k16. A (M) is 16 rows of W, decoded in registers. B (N) comes from shared memory, in decode order: any
  * order of K is right if A and B have the same. Lane (g, c) = (lane / 4, lane % 4) has two chunks of row g of each 8
@@ -282,6 +283,20 @@ EXPERTS_OF(bf16, BF16)
 GEMVS(few_codes, CODES, FEW)
 GEMVS(few_fp16, FP16, FEW)
 GEMVS(few_bf16, BF16, FEW)
+
+#define LIST(name, KIND, ACCESS)                                                \
+    extern "C" __global__ void __launch_bounds__(32 * SM90_GEMV_WARPS, 1)       \
+        sm90_gemv_list_##name(const __grid_constant__ sm90_gemv_list p)         \
+    {                                                                           \
+        run_16bit_gemv<KIND, FEW, ACCESS, false>(p.group[blockIdx.z], nullptr); \
+    }
+#define LISTS(name, KIND)             \
+    LIST(name##_linear, KIND, LINEAR) \
+    LIST(name##_blocked, KIND, BLOCKED)
+
+LISTS(codes, CODES)
+LISTS(fp16, FP16)
+LISTS(bf16, BF16)
 
 #define GEMVS_DUAL(name, KIND, COUNT)                  \
     GEMV(name##_dual_linear, KIND, COUNT, DUAL_LINEAR) \

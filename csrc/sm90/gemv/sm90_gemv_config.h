@@ -89,6 +89,15 @@ typedef struct sm90_gemv_experts {
     nk_encoded_output encoded; /* DUAL: if wanted, in place of D */
 } sm90_gemv_experts;
 
+/* A list of groups with few tokens: batch l of the grid is group l. All have the same N and K, so they share a
+ * schedule; strides between batches are 0. */
+#define SM90_GEMV_LIST_GROUPS \
+    32 /* 18 KB of parameters: a launch may have 32,764 bytes, but all of them travel with it */
+
+typedef struct sm90_gemv_list {
+    sm90_gemv_args group[SM90_GEMV_LIST_GROUPS];
+} sm90_gemv_list;
+
 /* Tensor maps of W, by dimensions.
  * Blocked   codes: bytes of K, rows of a quad, quads, atoms, batches
  *           scale factors: bytes of an atom, atoms of a row of atoms, rows of atoms, batches

@@ -41,6 +41,7 @@ typedef struct sm90_gemv_variant {
     sm90_gemv_kind kind;
     bool is_dual;     /* two matrices; N of the problem counts the rows of both */
     bool has_experts; /* each batch of the problem is a row with an expert of its own */
+    bool is_list;     /* each batch is a group with operands of its own */
 } sm90_gemv_variant;
 
 typedef struct sm90_gemv_schedule {
@@ -68,6 +69,9 @@ typedef struct sm90_gemv_clusters {
     int32_t at_once[2][SM90_GEMV_MAX_CLUSTER + 1];
 } sm90_gemv_clusters;
 
+/* Whether the kernels' 32-bit offsets are enough. */
+bool sm90_gemv_fits_32_bits(const nk_gemv_problem *p);
+
 sm90_gemv_kind sm90_gemv_kind_of(const nk_gemv_problem *p);
 sm90_gemv_access sm90_gemv_access_of(const nk_gemv_problem *p);
 
@@ -92,6 +96,11 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
 nk_status sm90_gemv_run(const nk_gemv_problem *p, const sm90_gemv_dual *dual, const sm90_gemv_experts *experts,
                         const sm90_gemv_choice *choice, const nk_exec *exec);
 
+/* What both of these launches, and that of a list, consist of. */
+sm90_gemv_args sm90_gemv_args_of(const nk_gemv_problem *p, const sm90_gemv_choice *choice);
+nk_status sm90_gemv_launch(const nk_gemv_problem *p, const sm90_gemv_choice *choice, void *const parameters[],
+                           const nk_exec *exec);
+
 /* dual_gemm of few tokens. Declines all other calls. */
 nk_status sm90_plan_gemv_dual(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, sm90_gemv_choice *choice);
 nk_status sm90_run_gemv_dual(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec);
@@ -100,5 +109,9 @@ nk_status sm90_run_gemv_dual(const gemm_desc *d, const sm90_gemv_choice *choice,
 nk_status sm90_plan_gemv_experts(const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
                                  sm90_gemv_choice *choice);
 nk_status sm90_run_gemv_experts(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec);
+
+/* A list of groups with few tokens each, of the same N and K, in one launch. Declines all other calls. */
+nk_status sm90_plan_gemv_list(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, sm90_gemv_choice *choice);
+nk_status sm90_run_gemv_list(const gemm_desc *d, const sm90_gemv_choice *choice, const nk_exec *exec);
 
 #endif
