@@ -39,6 +39,9 @@ KNOWN = {
     "weights are read byte by byte": "K or an address is not aligned, which no model's weights are",
 }
 """What a plan says of a call (its `why`, or what a row declined it for), and why it costs."""
+PIECES = "a gemv reads 64 codes of K at once, and K is no multiple of that"
+CONVERTED = "NVFP4 tokens are converted by a kernel of their own, 16-bit ones are taken as they lie"
+ANOTHER_WAVE = "with the tile of the neighbour, or as a gemv, the SMs take another wave"
 
 MEMORY = 4.0e6
 RATE = 6.0e6
@@ -53,16 +56,53 @@ def more_work(slow, fast):
     return max(1.0, slow.moved / fast.moved, slow.flops / fast.flops)
 
 
-def reason(*plans):
-    """Why one of these calls may take longer, or None."""
-    said = [f"{plan.get('why')} {plan.get('declined')}" for plan in plans]
-    return next((why for text, why in KNOWN.items() if any(text in one for one in said)), None)
+def reason(plan):
+    """Why a call with this plan may take longer, or None."""
+    said = f"{plan.get('why')} {plan.get('declined')}"
+    return next((why for text, why in KNOWN.items() if text in said), None)
+
+
+def is_gemv(plan):
+    return "gemv" in plan["kernel"]
+
+
+def tiles_of(call, plan):
+    """How many a call has, with the tile of a plan, which may be another's."""
+    groups = min(call.experts, call.rows) or call.batch
+    of_group = call.rows / groups / plan["tile_m"] + 0.5 if call.experts else call.m
+    m_tiles = max(1, of_group) if call.experts else -(-call.m // plan["tile_m"])
+    return groups * m_tiles * -(-call.n // plan["tile_n"])
+
+
+def parts_of(call, plan):
+    """Of K, each of which a CTA has."""
+    return 1 if call.experts else max(1, plan["grid"] // tiles_of(call, plan))
+
+
+def more_waves(slow, slow_plan, fast, fast_plan):
+    """How many times the waves of CTAs the slower call has: with the tile of the faster one, or, of
+    gemvs, which divide the rows among CTAs, with its own. Two CTAs of 8 warps use one SM."""
+    if is_gemv(slow_plan) != is_gemv(fast_plan):
+        return 1.0
+    if is_gemv(slow_plan):
+        most, least = (plan["grid"] * plan["threads"] / 512 for plan in (slow_plan, fast_plan))
+    else:
+        parts = parts_of(fast, fast_plan)
+        most, least = (parts * tiles_of(call, fast_plan) for call in (slow, fast))
+    return math.ceil(most / SMS) / math.ceil(least / SMS)
 
 
 def pair(one, other):
     """A row of two calls, (call, plan, microseconds) each: `excess` is how many times as long the
     slower one takes after what it has more of work."""
     (fast, fast_plan, least), (slow, slow_plan, most) = sorted((one, other), key=lambda x: x[2])
+    known = reason(slow_plan)
+    if not known and is_gemv(fast_plan) and slow.k % 64:
+        known = PIECES
+    if not known and slow.kind == "nvfp4" and "_n256" in fast_plan["kernel"]:
+        known = CONVERTED
+    if not known and most / least / more_waves(slow, slow_plan, fast, fast_plan) <= LIMIT:
+        known = ANOTHER_WAVE
     return {
         "slow": slow.name,
         "fast": fast.name,
@@ -70,7 +110,7 @@ def pair(one, other):
         "us": [most, least],
         "excess": most / least / more_work(slow, fast),
         "kernels": [slow_plan["kernel"], fast_plan["kernel"]],
-        "known": reason(slow_plan),
+        "known": known,
     }
 
 
@@ -117,15 +157,11 @@ def plan_of(call, memory):
 def roofline(call, plan):
     """Microseconds that memory, or the SM with most tiles, takes if nothing else costs anything."""
     memory = call.moved / MEMORY
-    if "gemv" in plan["kernel"]:
+    if is_gemv(plan):
         return memory
-    groups = min(call.experts, call.rows) or call.batch
-    of_group = call.rows / groups / plan["tile_m"] + 0.5 if call.experts else call.m
-    m_tiles = max(1, of_group) if call.experts else -(-call.m // plan["tile_m"])
-    tiles = groups * m_tiles * -(-call.n // plan["tile_n"])
-    parts = 1 if call.experts else max(1, plan["grid"] // tiles)  # of K
+    parts = parts_of(call, plan)
     tile = 2.0 * plan["tile_m"] * plan["tile_n"] * (1 + call.is_gated) * call.k / parts
-    return max(memory, math.ceil(tiles * parts / SMS) * tile / RATE)
+    return max(memory, math.ceil(tiles_of(call, plan) * parts / SMS) * tile / RATE)
 
 
 MORE_TILES = "the busiest SM has more to multiply"

@@ -238,7 +238,7 @@ def draw_gemm(draw, tokens, kind, work):
     batch = draw.of((None, None, None, 1, 2, 3, "many"))
     if batch == "many":
         batch, m, n, k = draw.upto(150, 130), draw.upto(3), draw.upto(20), draw.of((32, 64, 128))
-        k += draw.needs.more_k
+        k = draw.needs.whole(k + draw.needs.more_k)
     lead = () if batch is None else (batch,)
     shared = draw.of((True, False))
     a, sfa, form_a, av = draw.tokens(kind, exact, *lead, m, k)

@@ -24,10 +24,13 @@ SMALL = [
 BASE = Call("gemm", "Llama", 64, 4096, 4096)
 
 
+PLAN = {"kernel": "", "why": "", "tile_m": 128, "tile_n": 128, "grid": 32, "threads": 320}
+
+
 def tokens_and_more(call):
     """A plan that declines odd tokens for a known reason, and 128 rows more for none."""
     falls = {"tokens": "sm90: the tokens are not aligned", "": "sm90: too wide"}
-    plan = {"backend": "sm90", "kernel": "sm90_gemv_fp16", "why": "", "declined": None}
+    plan = PLAN | {"backend": "sm90", "kernel": "sm90_gemv_fp16", "declined": None}
     if call.which == "tokens" or call.n == 4096 + 128:
         plan |= {"backend": "sm80", "declined": falls[call.which]}
     return plan
@@ -62,7 +65,7 @@ def test_the_zoo_has_every_operator_and_neighbours_differ_by_what_is_said():
 
 
 def test_more_work_may_take_longer_and_known_reasons_are_no_cliffs():
-    plan, twice = {"kernel": "", "why": "few tokens"}, replace(BASE, m=128)
+    plan, twice = PLAN | {"why": "few tokens"}, replace(BASE, m=128)
     row = find_cliffs.pair((BASE, plan, 10.0), (twice, plan, 24.0))
     assert row["slow"] == twice.name and row["us"] == [24.0, 10.0]
     assert row["excess"] == pytest.approx(1.2) and not find_cliffs.is_cliff(row)
@@ -71,6 +74,36 @@ def test_more_work_may_take_longer_and_known_reasons_are_no_cliffs():
     known = plan | {"declined": "sm90: the tokens are not aligned"}
     assert not find_cliffs.is_cliff(find_cliffs.pair((BASE, known, 14.0), (twice, plan, 10.0)))
     assert find_cliffs.is_cliff(find_cliffs.pair((BASE, plan, 14.0), (twice, known, 10.0)))
+
+
+def known_of(slow, slow_plan, fast, fast_plan):
+    """The reason why one takes 1.4 times as long."""
+    row = find_cliffs.pair((slow, PLAN | slow_plan, 14.0), (fast, PLAN | fast_plan, 10.0))
+    assert row["excess"] > find_cliffs.LIMIT
+    return row["known"]
+
+
+def test_another_wave_is_a_reason_where_it_is_enough():
+    full = replace(BASE, m=128, n=132 * 128)
+    wide, wider = replace(full, n=full.n + 8), replace(full, n=19 * full.n + 8)
+    assert known_of(wide, {"grid": 132}, full, {"grid": 132}) == find_cliffs.ANOTHER_WAVE
+    assert not known_of(replace(wide, n=full.n - 8), {"grid": 132}, full, {"grid": 132})
+    assert not known_of(wider, {}, replace(full, n=19 * full.n), {})  # 20 for 19
+    halves = {"grid": 2 * 66}  # clusters of two CTAs, by parts of K
+    some = replace(full, n=66 * 128)
+    assert known_of(replace(some, n=some.n + 8), PLAN, some, halves) == find_cliffs.ANOTHER_WAVE
+
+
+def test_a_gemv_has_reasons_of_its_own():
+    gemv, more = {"kernel": "sm90_gemv_fp16"}, replace(BASE, k=BASE.k + 32)
+    assert known_of(more, PLAN, BASE, gemv) == find_cliffs.PIECES
+    assert not known_of(replace(BASE, k=BASE.k + 64), PLAN, BASE, gemv)
+    ctas = [gemv | {"grid": grid, "threads": 256} for grid in (265, 264)]
+    assert known_of(BASE, ctas[0], BASE, ctas[1]) == find_cliffs.ANOTHER_WAVE
+    assert not known_of(BASE, ctas[1], BASE, ctas[1])
+    codes = replace(BASE, kind="nvfp4")
+    assert known_of(codes, PLAN, BASE, {"kernel": "sm90_gemm_n256_fp16"}) == find_cliffs.CONVERTED
+    assert not known_of(BASE, PLAN, codes, {"kernel": "sm90_gemm_n256_fp16"})
 
 
 def test_plans_that_fall_to_another_row_are_found(monkeypatch, capsys):
@@ -92,7 +125,7 @@ def test_plans_that_fall_to_another_row_are_found(monkeypatch, capsys):
 
 
 def test_what_is_beyond_the_limit_is_timed_again(monkeypatch, capsys):
-    plan, asked = {"kernel": "k", "why": ""}, []
+    plan, asked = PLAN, []
 
     def timed(calls, _):
         asked.append(calls)

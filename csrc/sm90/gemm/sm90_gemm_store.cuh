@@ -13,12 +13,12 @@ typedef struct lane_factors {
     float alpha[2], bias[2];
 } lane_factors;
 
-/* Whether rows can be stored in vectors of `bytes`: 16-bit elements side by side, aligned, and of a warp's `features`
- * all or none in bounds. The answer is the same for all warps: if it were not, the compiler would take no value of the
- * next tile for uniform. */
-__device__ inline bool has_vector_rows(const nk_output &d, int64_t n, int features, int bytes)
+/* Whether rows can be stored in vectors of `bytes`: 16-bit elements side by side, aligned, and all or none of a vector
+ * in bounds. The answer is the same for all warps: if it were not, the compiler would take no value of the next tile
+ * for uniform. */
+__device__ inline bool has_vector_rows(const nk_output &d, int64_t n, int bytes)
 {
-    return d.dtype != NK_F32 && d.col_stride == 2 && n % features == 0 &&
+    return d.dtype != NK_F32 && d.col_stride == 2 && n % (bytes / 2) == 0 &&
            (((uintptr_t)d.data | d.row_stride | d.batch_stride) & (bytes - 1)) == 0;
 }
 
@@ -153,7 +153,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const bool vectors = has_vector_rows(d, p.n, 16, 8), half = d.dtype == NK_F16;
+    const bool vectors = has_vector_rows(d, p.n, 8), half = d.dtype == NK_F16;
     /* Of a window, in place: a switch for each four sums would be long. */
     auto activate_window = [&](auto &window) {
         if constexpr (C::ACTIVATED) {
@@ -170,15 +170,17 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
             v[j] = C::ACTIVATED ? sums4[j] : __fmaf_rn(f.alpha[j / 2], sums4[j] * params.mma_scale, f.bias[j / 2]);
     };
     if (vectors) {
-        uint8_t *at = output_at(d, batch, token + c.lane / 4, first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4);
-        for_each_window<C::ACTIVATED ? 8 : C::EXPERTS ? 32 : N>(sums, end - token, [&](auto &window, int done) {
+        constexpr int MOST = C::ACTIVATED ? 8 : C::EXPERTS ? 32 : N;
+        const int64_t feature = first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4;
+        uint8_t *at = output_at(d, batch, token + c.lane / 4, feature);
+        for_each_window<MOST>(sums, end - token, [&](auto &window, int done) {
             activate_window(window);
 #pragma unroll
             for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
                 float v[4];
                 values(window + 4 * i, v);
                 const uint2 four = row_vector(half, v);
-                if (first < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint2 *)at = four;
+                if (feature < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint2 *)at = four;
             }
         });
         return;
@@ -206,8 +208,9 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
-    const bool vectors = has_vector_rows(d, p.n, 8, 4), half = d.dtype == NK_F16;
-    uint8_t *at = output_at(d, batch, token + c.lane / 4, first + 2 * (c.lane % 4));
+    const bool vectors = has_vector_rows(d, p.n, 4), half = d.dtype == NK_F16;
+    const int64_t feature = first + 2 * (c.lane % 4);
+    uint8_t *at = output_at(d, batch, token + c.lane / 4, feature);
     lane_stores out(d, batch, token, {n, n}, p.n);
     for_each_window<C::EXPERTS ? 16 : 32>(sums, end - token, [&](const auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
@@ -222,7 +225,7 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
 #pragma unroll
             for (int i = 0; i < N8S; i++, at += 8 * d.row_stride) {
                 const uint32_t pair = movmatrix_trans(pair_of_dtype(half, v[2 * i], v[2 * i + 1]));
-                if (first < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint32_t *)at = pair;
+                if (feature < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint32_t *)at = pair;
             }
         } else {
 #pragma unroll
