@@ -308,7 +308,6 @@ GATED = (
             "global_scale_inverse": "None = None", "data_dtype": "None = None",
         },
         {
-            "activation": 'Literal["silu"] = "silu"', "limit": "None = None",
             "out": "Sequence[_A | None] | None = None", "out_dtype": "None = None",
             "quantized": "Literal[True]", "returns": "NVFP4[_A]",
         },
@@ -344,9 +343,9 @@ def grouped_dual_gemm(
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit a, else float16.
-    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, no
-        limit, and N a multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
-        the result in float32. out is then (data, scales), where an item that is None is allocated.
+    quantized: the result is quantized instead of rounded, for W4A4 products that follow. N is a multiple of 16.
+        Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in float32. out is
+        then (data, scales), where an item that is None is allocated.
     global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
 
     {tensors}

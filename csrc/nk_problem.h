@@ -109,7 +109,7 @@ typedef struct nk_encoded_output {
  * where g is the expert of row m. `gates` is the contiguous form's product with the N rows of b that are gates, and its
  * d is the result. `ups` are the other N: behind the gates, or one behind each gate, where strides of rows are twice
  * those of the argument b. Blocked scale factors of ups behind gates that do not begin an atom begin in that of the
- * last gates. Where `encoded` is wanted, d is none: the result is encoded instead of converted, with nk_silu for act,
+ * last gates. Where `encoded` is wanted, d is none: the result is encoded instead of converted, with nk_silu for silu,
  * and N is a multiple of 16. */
 typedef struct nk_grouped_dual_gemm_problem {
     nk_device device;

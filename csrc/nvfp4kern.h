@@ -212,8 +212,8 @@ nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 /* grouped_dual_gemm: dual_gemm of each expert's tokens, which `offsets` and `rows` give as in grouped_gemm's contiguous
  * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups, or one after the other in turn, where scales
  * are linear. alpha is [1], [G], [G, 2] (of gates, of ups) or [G, 2 N], bias [G, 2 N], both as b has its rows. out
- * [P, N], P the rows that offsets are among. Where `quantized`, which wants silu and N a multiple of 16, the result is
- * quantize's of it instead: codes [P, N/2] and linear scales [P, N/16], by a global scale given. */
+ * [P, N], P the rows that offsets are among. Where `quantized`, which wants N a multiple of 16, the result is that of
+ * quantize instead: codes [P, N/2] and linear scales [P, N/16], by a global scale given. */
 typedef enum nk_gate_up { NK_GATE_UP_HALVES, NK_GATE_UP_INTERLEAVED } nk_gate_up;
 
 typedef struct nk_grouped_dual_gemm_args {

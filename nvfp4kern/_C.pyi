@@ -276,9 +276,9 @@ def grouped_dual_gemm(
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
         None is the dtype of a 16-bit a, else float16.
-    quantized: the result is quantized instead of rounded, for W4A4 products that follow. With silu alone, no
-        limit, and N a multiple of 16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of
-        the result in float32. out is then (data, scales), where an item that is None is allocated.
+    quantized: the result is quantized instead of rounded, for W4A4 products that follow. N is a multiple of 16.
+        Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in float32. out is
+        then (data, scales), where an item that is None is allocated.
     global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
@@ -294,8 +294,8 @@ def grouped_dual_gemm(
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Literal["silu"] = "silu",
-    limit: None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
     out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
     global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
     data_dtype: CodesDtype = None,

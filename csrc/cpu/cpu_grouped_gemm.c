@@ -62,7 +62,18 @@ static bool enter_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows r
     return true;
 }
 
-/* Codes and scale factors of a tile of fl(nk_silu(h) * u), which becomes h. `first` is the expert's first row. A tile
+/* h = fl(act(h) * u) of a row that is encoded: silu is nk_silu. */
+static void gate_encoded_row(const cpu_path *path, nk_activation activation, int64_t count, float *h, float *u)
+{
+    if (activation.kind != NK_SILU) {
+        path->activate(activation, h, u, count);
+        return;
+    }
+    path->limit(activation.limit, h, u, count);
+    path->gate(h, u, count);
+}
+
+/* Codes and scale factors of a tile of fl(act(h) * u), which becomes h. `first` is the expert's first row. A tile
  * begins and ends between two blocks. */
 static void encode_gated_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
 {
@@ -72,7 +83,7 @@ static void encode_gated_tile(const grouped *c, int64_t first, cpu_tile_coordina
     uint8_t *codes = to->codes + (first + at.m0) * to->codes_row_stride + at.n0 / 2;
     uint8_t *sf = to->sf + (first + at.m0) * to->sf_row_stride + at.n0 / NK_SF_VEC;
     for (int64_t i = 0; i < at.mb; i++, codes += to->codes_row_stride, sf += to->sf_row_stride) {
-        path->gate(h[i], u[i], at.nb);
+        gate_encoded_row(path, c->dual->activation, at.nb, h[i], u[i]);
         path->encode(&encoder, (const uint8_t *)h[i], NK_F32, at.nb / NK_SF_VEC, codes, sf);
     }
 }

@@ -52,12 +52,14 @@ typedef struct cpu_path {
     /* Rows of `count` elements.
      *   scale      v = alpha v + bias, rounded once; v = alpha v if bias is NULL
      *   gate       v = nk_silu(v) up, which is quantised
-     *   activate   v = activation(v) up, with two roundings
+     *   limit      v = min(v, limit), up = max(min(up, limit), -limit)
+     *   activate   v = activation(v) up, with two roundings, both limited before
      *   exp        v = exp(v - shift) */
     void (*load)(const uint8_t *from, nk_dtype dtype, int64_t count, float *to);
     void (*store)(const float *from, nk_dtype dtype, int64_t count, uint8_t *to);
     void (*scale)(float *values, const float *alpha, const float *bias, int64_t count);
     void (*gate)(float *values, const float *up, int64_t count);
+    void (*limit)(float limit, float *values, float *up, int64_t count);
     void (*activate)(nk_activation activation, float *values, float *up, int64_t count);
     void (*exp)(float *values, float shift, int64_t count);
     void (*sigmoid)(const float *from, int64_t count, float *to);

@@ -157,13 +157,18 @@ static inline float cpu_swish(float h, float t)
 
 static inline float relu(float h) { return h < 0 ? 0.0f : h; } /* keeps NaN */
 
-CPU_TARGET static void activate_row(nk_activation activation, float *restrict values, float *restrict up, int64_t count)
+CPU_TARGET static void limit_row(float limit, float *restrict values, float *restrict up, int64_t count)
 {
-    const float limit = activation.limit, scale = activation.scale;
     for (int64_t i = 0; limit < INFINITY && i < count; i++) { /* comparisons keep NaN */
         values[i] = values[i] > limit ? limit : values[i];
         up[i] = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
     }
+}
+
+CPU_TARGET static void activate_row(nk_activation activation, float *restrict values, float *restrict up, int64_t count)
+{
+    const float scale = activation.scale;
+    limit_row(activation.limit, values, up, count);
     switch (activation.kind) {
     case NK_SILU:
         for (int64_t i = 0; i < count; i++)
@@ -197,9 +202,9 @@ CPU_TARGET static void activate_row(nk_activation activation, float *restrict va
 }
 
 /* The row functions of a path: these, and its own finite_amax_row, encode_row and decode_row. */
-#define CPU_ROWS                                                                                                \
-    .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .activate = activate_row,       \
-    .exp = exp_row, .sigmoid = sigmoid_row, .sqrt_softplus = sqrt_softplus_row, .finite_amax = finite_amax_row, \
-    .encode = encode_row, .encode_four_six = encode_four_six_row, .decode = decode_row
+#define CPU_ROWS                                                                                          \
+    .load = load_row, .store = store_row, .scale = scale_row, .gate = gate_row, .limit = limit_row,       \
+    .activate = activate_row, .exp = exp_row, .sigmoid = sigmoid_row, .sqrt_softplus = sqrt_softplus_row, \
+    .finite_amax = finite_amax_row, .encode = encode_row, .encode_four_six = encode_four_six_row, .decode = decode_row
 
 #endif

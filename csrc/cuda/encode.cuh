@@ -85,4 +85,19 @@ __device__ inline uint32_t quad_max(uint32_t value)
 /* What is encoded of a gate and an up: fl(nk_silu(h) * u). */
 __device__ inline float gated_value(float h, float u) { return __fmul_rn(nk_silu(h), u); }
 
+/* What is encoded of COUNT gates and ups, in place of the gates: as activate(), with nk_silu for silu. */
+template <int COUNT>
+__device__ inline void activate_to_encode(const nk_activation &activation, float h[COUNT], float u[COUNT])
+{
+    const float limit = activation.limit;
+    if (activation.kind != NK_SILU) return activate<COUNT>(activation, h, u);
+    if (limit < INFINITY) {
+        each<COUNT>(h, [=](float gate) { return gate > limit ? limit : gate; });
+        each<COUNT>(u, [=](float up) { return up > limit ? limit : up < -limit ? -limit : up; });
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        h[i] = gated_value(h[i], u[i]);
+}
+
 #endif

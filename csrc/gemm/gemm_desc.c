@@ -1,6 +1,8 @@
 /* Describes each operator's problem as a GEMM, and a family's tiles for people. */
 #include "gemm_family.h"
 
+#include <math.h>
+
 int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m)
 {
     const int64_t m = d->gemm->m, experts = gemm_experts(d), busy = experts < m ? experts : m;
@@ -56,6 +58,8 @@ const gemm_desc *gemm_describe_grouped_gemm(const nk_grouped_gemm_problem *p, ge
     return &c->desc;
 }
 
+static bool is_plain_silu(const nk_activation *a) { return a->kind == NK_SILU && a->limit == INFINITY; }
+
 const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_problem *p, gemm_call *c)
 {
     const nk_gemm_problem *gates = &p->gates.all;
@@ -76,6 +80,7 @@ const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_prob
     gemm_desc *d = describe_experts(c, GEMM_GROUPED_DUAL, &p->gates, &c->gated);
     d->gated = &c->gated;
     d->up = &c->gated.b2;
+    if (p->encoded.wanted && !is_plain_silu(&p->activation)) d->activation = &c->gated.activation;
     return d;
 }
 

@@ -41,7 +41,8 @@ typedef struct gemm_desc {
     const nk_grouped_gemm_problem *experts; /* the contiguous form, or NULL */
     gemm_slice slice;                       /* which of the experts' rows `gemm` has: offsets count among all */
     const gemm_gated *gated;                /* of GEMM_GROUPED_DUAL */
-    const nk_activation *activation;        /* of grouped_gemm's sums, which kernels of their own apply; or NULL */
+    const nk_activation *activation;        /* that kernels of their own may apply: of grouped_gemm's sums, or of what
+                                               grouped_dual_gemm encodes unless it is silu without a limit; or NULL */
     const nk_grouped_gemm_problem *list;    /* a whole list, of which a plan makes launches; or NULL */
     int32_t count;                          /* members: 1 but for lists */
     const nk_gemm_problem *const *members;  /* none is empty */

@@ -6,7 +6,6 @@
 #include "backend.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 /* One element or [G] for both sums, [G, 2], or [G, 2 N]. */
 static nk_status check_alphas(const nk_grouped_dual_gemm_args *args, int64_t experts, int64_t n, nk_alpha *gates,
@@ -73,15 +72,7 @@ static nk_operand split_rows_of_b(nk_gate_up order, nk_gemm_problem *gates)
 static nk_status check_encoding(const nk_grouped_dual_gemm_args *args, const nk_view *a,
                                 nk_grouped_dual_gemm_problem *problem, nk_tensor specs[2])
 {
-    static const char *const words[] = {
-        [NK_SILU] = "silu",   [NK_GELU] = "gelu",         [NK_GELU_TANH] = "gelu_tanh",   [NK_RELU] = "relu",
-        [NK_RELU2] = "relu2", [NK_IDENTITY] = "identity", [NK_SWIGLU_OAI] = "swiglu_oai",
-    };
     const nk_gemm_problem *gates = &problem->gates.all;
-    NK_CHECK(args->activation.kind == NK_SILU, NK_VALUE_ERROR, "activation: '%s', expected 'silu' with quantized=True",
-             words[args->activation.kind]);
-    NK_CHECK(args->activation.limit == INFINITY, NK_VALUE_ERROR, "limit: %g, expected None with quantized=True",
-             (double)args->activation.limit);
     NK_CHECK_AT(gates->n % NK_SF_VEC == 0, NK_VALUE_ERROR, args->b,
                 "shape %s, expected N to be a multiple of 16 with quantized=True, in [G, 2 N, K/2]",
                 nk_shape_text(args->b).s);

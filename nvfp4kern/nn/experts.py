@@ -382,8 +382,7 @@ class NVFP4Experts(Frozen):
             "bias": self.gate_up_proj_bias,
             **self.gating,
         }
-        silu = self.gating["activation"] == "silu" and self.gating["limit"] is None
-        if self.input_quant is None or not silu:
+        if self.input_quant is None:
             h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
             return self._product("down", *self._operand(h, "down"), offsets, dtype)
         options |= static_scale(self._input_scale("down"), self.inverse)

@@ -1,4 +1,4 @@
-"""Activations in float64."""
+"""Activations in float64, and what is encoded of float32 by the operations of the contract."""
 
 import math
 
@@ -28,3 +28,36 @@ ACTIVATIONS = {
 }
 ALONE = tuple(name for name in ACTIVATIONS if name not in ("identity", "swiglu_oai"))
 """Of sums without a gate."""
+
+
+def silu(x):
+    """silu by the float32 operations of the contract (csrc/nk_math.h), each rounded."""
+    f = np.float32
+    x = np.where(np.asarray(x, f) < -128, f(-128), np.asarray(x, f))
+    t = np.where(x > 128, f(128), x)
+    shifted = t * f(-1.44269504) + f(12582912)
+    k = shifted - f(12582912)
+    n = shifted.view(np.int32).astype(np.int64) - f(12582912).view(np.int32)
+    r = (-t - k * f(0.693359375)) - k * f(-2.12194440e-4)
+    tail = np.full_like(r, float.fromhex("0x1.6db64cp-10"))
+    for coefficient in ("0x1.123ce0p-7", "0x1.55545cp-5", "0x1.55548cp-3", "0x1p-1"):
+        tail = tail * r + f(float.fromhex(coefficient))
+    p = (r * r) * tail + r
+
+    small = np.ldexp(f(1), -np.minimum(np.abs(n), 126)).astype(f)
+    denominator = (small + np.where(n > 0, p, f(1))) + np.where(n > 0, f(1), small * p)
+    quotient = x / denominator
+    beyond = np.ldexp(f(1), -np.clip(n - 126, 0, 59)).astype(f)
+    return np.where(n > 0, quotient * small, quotient) * beyond
+
+
+def gated(gates, ups, activation="silu", limit=np.inf):
+    """What grouped_dual_gemm encodes of float32 gates and ups where the contract gives its bits.
+
+    Not of gelu, gelu_tanh and swiglu_oai: see dual_gemm for their interval.
+    """
+    limit = np.float32(limit)
+    h = np.where(gates > limit, limit, gates)
+    u = np.where(ups > limit, limit, np.where(ups < -limit, -limit, ups))
+    relu = np.where(h < 0, np.float32(0), h)
+    return {"silu": silu(h), "relu": relu, "relu2": relu * relu, "identity": h}[activation] * u

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .activations import ACTIVATIONS, ALONE, swish  # noqa: F401  tests have it from here
+from .activations import ACTIVATIONS, ALONE, gated, silu, swish  # noqa: F401  tests have it from here
 
 SF_VEC = 16
 ATOM_ROWS, ATOM_COLS = 128, 4
@@ -376,27 +376,6 @@ def global_scale_pair(x, global_scale, inverse=None):
     return s2, np.minimum(one / s2, FLT_MAX)
 
 
-def silu(x):
-    """silu by the float32 operations of the contract (csrc/nk_math.h), each rounded."""
-    f = np.float32
-    x = np.where(np.asarray(x, f) < -128, f(-128), np.asarray(x, f))
-    t = np.where(x > 128, f(128), x)
-    shifted = t * f(-1.44269504) + f(12582912)
-    k = shifted - f(12582912)
-    n = shifted.view(np.int32).astype(np.int64) - f(12582912).view(np.int32)
-    r = (-t - k * f(0.693359375)) - k * f(-2.12194440e-4)
-    tail = np.full_like(r, float.fromhex("0x1.6db64cp-10"))
-    for coefficient in ("0x1.123ce0p-7", "0x1.55545cp-5", "0x1.55548cp-3", "0x1p-1"):
-        tail = tail * r + f(float.fromhex(coefficient))
-    p = (r * r) * tail + r
-
-    small = np.ldexp(f(1), -np.minimum(np.abs(n), 126)).astype(f)
-    denominator = (small + np.where(n > 0, p, f(1))) + np.where(n > 0, f(1), small * p)
-    quotient = x / denominator
-    beyond = np.ldexp(f(1), -np.clip(n - 126, 0, 59)).astype(f)
-    return np.where(n > 0, quotient * small, quotient) * beyond
-
-
 def quantize(x, global_scale=None, up=None, inverse=None, smallest_scale=0):
     """x [.., K] float32, or silu(x) * up -> codes [.., K/2], scales [.., K/16], s2.
 
@@ -404,7 +383,7 @@ def quantize(x, global_scale=None, up=None, inverse=None, smallest_scale=0):
     """
     with np.errstate(all="ignore"):
         x = np.asarray(x, np.float32)
-        x = x if up is None else silu(x) * np.asarray(up, np.float32)
+        x = x if up is None else gated(x, np.asarray(up, np.float32))
         pair = global_scale_pair(x, global_scale, inverse)
         return _quantize(x, *pair, np.float32(smallest_scale))
 

@@ -57,8 +57,7 @@ def want_experts(experts, x, ids, weights):
         biases = stack["_bias"], experts.down_proj_bias
         one, two = (0 if each is None else each[e].double() for each in biases)
         h = between(experts, gate_up[e] @ a + one).float()
-        by_silu = experts.gating == NVFP4Experts(16, 16, 1).gating and experts.gated
-        if quant is None or not by_silu:
+        if quant is None or not experts.gated:
             h = h.bfloat16()  # else the product quantises it as it is
         b = h.double() if quant is None else quantized(h, scales[quant][1])
         out[t] += weights[t, j].double() * (down[e] @ b + two)

@@ -3,68 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from expert_calls import (
-    OFFSETS,
-    Stack,
-    Tokens,
-    alphas_of,
-    drawn,
-    expert_of,
-    int32,
-    interleaved,
-)
-from generators import INFINITE, Guarded, floats, from_numpy, raw, rng_of, scales, unchanged
+from encoded_calls import UNWRITTEN, check_bytes, check_interval, encode
+from expert_calls import OFFSETS, Stack, Tokens, alphas_of, drawn, int32, interleaved
+from generators import INFINITE, Guarded, floats, from_numpy, raw, rng_of, scales
 from rows import tiles_of
 
 import nvfp4kern
 from nvfp4kern.verify import data, encoded, reference
-
-UNWRITTEN = 0x5A
-
-
-def encode(a, stack, offsets, *, count=None, **options):
-    """(codes, scale factors), which lie between guard bytes, rows far from the last ones."""
-    rows, device = len(a.tensor) if count is None else count, stack.device
-    out = tuple(
-        Guarded((rows, stack.n // of), torch.uint8, device, "padded rows") for of in (2, 16)
-    )
-    args, options = stack.call(a.tensor, a.sf, offsets, form=a.form, quantized=True, **options)
-    with unchanged(args, list(options.values())):
-        given = tuple(item.tensor for item in out)
-        got = nvfp4kern.grouped_dual_gemm(*args, out=given, **options)
-    assert got.data is out[0].tensor and got.scales is out[1].tensor
-    assert out[0].guards_intact() and out[1].guards_intact()
-    return raw(got.data), raw(got.scales)
-
-
-def gated_sums(a, w, alpha1=1.0, alpha2=1.0, bias=0.0):
-    """The float32 gates and ups, of sums that are exact. Biases are those of alphas of 1."""
-    sums = reference.gemm(a, w, bias=bias).rounded("float32")
-    gates, ups = np.split(sums, 2, axis=-1)
-    return gates * np.float32(alpha1), ups * np.float32(alpha2)
-
-
-def check_bytes(got, offsets, a, stack, scale=None, alphas=(1.0, 1.0), inverse=None, bias=None):
-    """Each expert's rows as quantize's model makes them; rows of nobody are as they were."""
-    owner = expert_of(offsets, len(a))
-    for part in got:
-        assert (part[owner < 0] == UNWRITTEN).all()
-    for g, w in enumerate(stack.values):
-        rows = slice(offsets[g], offsets[g + 1])
-        alpha1, alpha2 = (np.broadcast_to(of, (len(stack.values), stack.n))[g] for of in alphas)
-        with np.errstate(all="ignore"):
-            gates, ups = gated_sums(a[rows], w, alpha1, alpha2, 0.0 if bias is None else bias[g])
-        want = reference.quantize(gates, scale, ups, inverse)
-        np.testing.assert_array_equal(got[1][rows], want[1], str(g))
-        np.testing.assert_array_equal(got[0][rows], want[0], str(g))
-
-
-def check_interval(got, offsets, expected_of, scale=None):
-    for g in range(len(offsets) - 1):
-        rows = slice(offsets[g], offsets[g + 1])
-        wrong = encoded.check(got[0][rows], got[1][rows], expected_of(g, rows), scale)
-        assert wrong is None, (g, wrong)
-
 
 # --- Bytes ---
 
@@ -347,8 +292,6 @@ def test_empty(device, tokens, experts, n, rows):
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"activation": "gelu"}, "activation: 'gelu', expected 'silu' with quantized=True"),
-    ({"limit": 7.0}, "limit: 7, expected None with quantized=True"),
     ({"global_scale": "amax"}, "global_scale: 'amax', expected None, a number or a tensor"),
     ({"global_scale": 0.0}, "global_scale: 0.0, expected a finite number above 0"),
     ({"global_scale": torch.ones(2)}, r"global_scale: shape \(2,\)"),

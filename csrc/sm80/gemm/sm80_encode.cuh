@@ -26,10 +26,13 @@ __device__ inline void encode_tile(const staged_tile<TILE_M, SUMS> &tile, const 
         load_floats<4>(sums + RUN, up);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            v[i] = gated_value(__fmaf_rn(columns.alpha1[i], v[i], columns.bias1[i]),
-                               __fmaf_rn(columns.alpha2[i], up[i], columns.bias2[i]));
-            amax = max(amax, __float_as_uint(fabsf(v[i])));
+            v[i] = __fmaf_rn(columns.alpha1[i], v[i], columns.bias1[i]);
+            up[i] = __fmaf_rn(columns.alpha2[i], up[i], columns.bias2[i]);
         }
+        activate_to_encode<4>(columns.activation, v, up);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            amax = max(amax, __float_as_uint(fabsf(v[i])));
         const uint32_t sf = sf_of_amax(e, quad_max(amax));
         if (has_codes(sf)) {
             const float factor = code_factor(e, sf);

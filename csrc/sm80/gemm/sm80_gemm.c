@@ -58,7 +58,7 @@ static int sm80_kind_of(const nk_gemm_problem *p)
 
 static cuda_kernel *sm80_kernel_of(const gemm_desc *d, int config)
 {
-    const kernels_of_tile *of_operator = d->activation ? of_activated : kernels[d->op];
+    const kernels_of_tile *of_operator = d->activation && d->op != GEMM_GROUPED_DUAL ? of_activated : kernels[d->op];
     return of_operator[config][sm80_kind_of(d->gemm)];
 }
 
@@ -293,7 +293,7 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
         gating = (sm80_gating){g->b2, g->alpha2, g->bias2, g->activation, g->encoded};
     }
     sm80_fill_groups(d, c, exec->workspace, &groups);
-    void *behind = d->activation ? (void *)(uintptr_t)d->activation : &gating;
+    void *behind = d->gated || !d->activation ? &gating : (void *)(uintptr_t)d->activation;
     return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, behind}, exec);
 }
 

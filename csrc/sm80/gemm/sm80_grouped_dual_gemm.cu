@@ -1,6 +1,7 @@
 /* D[m,n] = convert(act(alpha_g[n] * sum_k A[m,k] B_g[n,k] + bias_g[n])
  *                  * (alpha_ups_g[n] * sum_k A[m,k] ups_g[n,k] + bias_ups_g[n]))
- * for the tokens m of every expert g; or codes and scale factors of fl(nk_silu(..) * ..) in place of convert
+ * for the tokens m of every expert g; or codes and scale factors of fl(act(..) * ..) in place of convert, with nk_silu
+ * for silu
  *
  * Work: a tile is WARPS * 16 features (n) x TILE_M tokens (m) of one expert: half of its weight rows are gates, half
  * the ups of the same features, N rows or one row further in the same matrix. Sums lie and are stored as in

@@ -22,19 +22,23 @@ typedef cuda_kernel *kernels_of_tile[2];
 #define OF_GROUPED(name, ...) KERNELS(grouped_gemm, name)
 #define OF_ACTIVATED(name, ...) KERNELS(activated_grouped_gemm, name)
 #define OF_GATED(name, ...) KERNELS(grouped_dual_gemm, name)
+#define OF_ENCODED(name, ...) KERNELS(encoded_grouped_dual_gemm, name)
 static const kernels_of_tile of_gemm[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_GEMM)
                                                                   SM90_GEMM_NATURAL_K_TILES(OF_GEMM)},
                              of_dual[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_ONE_GEMM_TILES(OF_DUAL)},
                              of_grouped[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GROUPED)},
                              of_activated[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_COMMON_TILES(OF_ACTIVATED)},
-                             of_gated[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GATED)};
+                             of_gated[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_EXPERT_TILES(OF_GATED)},
+                             of_encoded[SM90_GEMM_TILE_COUNT] = {SM90_GEMM_COMMON_TILES(OF_ENCODED)};
 
 static cuda_kernel *sm90_gemm_kernel_of(const gemm_desc *d, int config)
 {
     static const kernels_of_tile *const kernels[GEMM_LIST] = {
         [GEMM] = of_gemm, [GEMM_DUAL] = of_dual, [GEMM_GROUPED] = of_grouped, [GEMM_GROUPED_DUAL] = of_gated};
+    static const kernels_of_tile *const activated[GEMM_LIST] = {[GEMM_GROUPED] = of_activated,
+                                                                [GEMM_GROUPED_DUAL] = of_encoded};
     if (d->op == GEMM_LIST) return sm90_list_kernel_of(d, config);
-    return (d->activation ? of_activated : kernels[d->op])[config][d->gemm->a.dtype == NK_BF16];
+    return (d->activation ? activated : kernels)[d->op][config][d->gemm->a.dtype == NK_BF16];
 }
 
 /* Spare rows behind the tokens keep tensor-map boxes in bounds: boxes that are partly out of bounds complete late. A

@@ -282,7 +282,7 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
                                       float (&sums)[N])
 {
     if constexpr (C::ENCODER_WARPS > 0) {
-        if (p.encoded.wanted)
+        if (C::ACTIVATED || p.encoded.wanted)
             encode_gated_tile<C>(s, p, params, tile, c, f, sums);
         else
             store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
