@@ -82,11 +82,15 @@ Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferE
             "quantize_amax", "x up scale_layout offsets smallest_scale recipe",
             ("data", "scales", "global_scale"), "data_dtype", {"global_scale": "amax"},
         ),
+        Registered(
+            "quantize_token", "x up scale_layout offsets smallest_scale recipe",
+            ("data", "scales", "global_scale"), "data_dtype", {"global_scale": "token"},
+        ),
     ],
 )  # fmt: skip
 def quantize(
     x: tensor, *, up: optional = None,
-    global_scale: Kind("PY_OWN", 'Scalar | Literal["amax"] | None', **SCALAR) = None,
+    global_scale: Kind("PY_OWN", 'Scalar | Literal["amax", "token"] | None', **SCALAR) = None,
     global_scale_inverse: inverse = None, smallest_scale: number = 0.0, recipe: recipe = "amax",
     scale_layout: layout = "linear", offsets: optional = None,
     out: own_outs = None, data_dtype: codes_dtype = None,
@@ -96,12 +100,13 @@ def quantize(
     x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.
     up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
-        float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
-        has 1.0, the argument itself, or the new 1-element tensor. Careful: without one, blocks whose
+        float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device; or 'token':
+        that of each row by itself. The result has 1.0, the argument itself, or a new tensor: of one element, or
+        [.., M], which products take as row_scale ([1] of one row). Careful: without one, blocks whose
         largest |x| is below about 0.006 (6 * 2^-10 = 0.00586) become zeros, because E4M3 has no scale factor so
         small. With one that is 6 * 2^-10 * global_scale, with 'amax' max|x| / 458752.
     global_scale_inverse: S, what elements are multiplied by, as it is: the divisor that compressed-tensors stores. A
-        number above 0 or a 1-element float32 tensor on x's device. It goes with no 'amax'. The result then has the
+        number above 0 or a 1-element float32 tensor on x's device. It goes with no word. The result then has the
         global_scale that is given beside it, which changes no byte, or 1 / S.
     smallest_scale: what scale factors below it become. 2**-9, the smallest of E4M3 and ModelOpt's, keeps what such
         blocks have above 2^-11 * global_scale; torchao's is 2**-6. A number from 2**-9 to 448, or 0 for none.
@@ -111,7 +116,7 @@ def quantize(
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
-    out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.
+    out: (data, scales), with a word also (data, scales, global_scale). An item that is None is allocated.
     data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2
         where the framework has it. With out it must be out's dtype.
 
@@ -129,8 +134,8 @@ def dequantize(
 ):
     """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
 
-    q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
-        tensor, or None for 1.
+    q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, float32 with one element
+        or one for each row, [.., M], or None for 1.
     scale_layout: 'linear' or 'blocked'. None is what q knows of its own, else 'linear'. What q knows must not differ.
     {out}
     """
@@ -156,13 +161,15 @@ def from_blocked(buffer: tensor, rows: size, cols: size, *, out: out = None):
 @operator("gemm")
 def gemv(
     a: tensor, b: tensor, sfa: scales, sfb: optional = None, *, alpha: scalar = 1.0,
-    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
+    row_scale: optional = None, scale_layout: layouts = "linear", out: out = None,
+    out_dtype: out_dtype = None,
 ):  # fmt: skip
     """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
 
     a: the matrix, NVFP4 [L, M, K/2] with scale factors sfa.
     b: the vector, NVFP4 [L, 1, K/2] with scale factors sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.
     alpha: a number, or float32 with one element or [M].
+    row_scale: float32 [1] or [L, 1], the vector's global scale, which multiplies the sums first.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit b, else float16.
@@ -174,20 +181,22 @@ def gemv(
 @operator(
     run="py_run_gemm",
     wrapped=False,  # for operands that are whole
-    registered=[Registered("gemm", "a b sfa sfb! alpha bias scale_layout")],
+    registered=[Registered("gemm", "a b sfa sfb! alpha bias scale_layout row_scale")],
 )
 def gemm(
     a: first_operand, b: operand, sfa: optional = None, sfb: optional = None, *, alpha: scalar = 1.0,
-    bias: optional = None, scale_layout: known_layouts = None, out: out = None,
-    out_dtype: out_dtype = None,
+    row_scale: optional = None, bias: optional = None, scale_layout: known_layouts = None,
+    out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
     """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
 
     a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     a or b may be whole instead, an NVFP4 or any tuple (data, scales, global_scale). Its scales are then sfa or sfb, and
-        alpha is multiplied by its global_scale: gemm(x, quantize(w, global_scale='amax')) is about x @ w.T.
+        alpha is multiplied by its global_scale: gemm(x, quantize(w, global_scale='amax')) is about x @ w.T. The
+        global_scale of a that has one for each row, as of quantize(x, global_scale='token'), is row_scale instead.
     alpha: a number, or float32 with one element or [N].
+    row_scale: float32 [.., M], which multiplies the sums of each row of a first.
     bias: float32, float16 or bfloat16 [N].
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb). None is what an operand that is whole knows of its own,
         else 'linear'. What it knows must not differ.
@@ -208,8 +217,8 @@ ACTIVATION = {
 @operator(members=ACTIVATION)
 def dual_gemm(
     a: tensor, b1: tensor, b2: tensor, sfa: optional, sfb1: scales, sfb2: scales, *,
-    alpha1: scalar = 1.0, alpha2: scalar = 1.0, bias1: optional = None, bias2: optional = None,
-    activation: activation = "silu",
+    alpha1: scalar = 1.0, alpha2: scalar = 1.0, row_scale: optional = None,
+    bias1: optional = None, bias2: optional = None, activation: activation = "silu",
     limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
 ):  # fmt: skip
@@ -219,6 +228,7 @@ def dual_gemm(
     a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
+    row_scale: float32 [.., M], which multiplies both sums of each row of a first.
     bias1, bias2: None, or float16, bfloat16 or float32 [N].
     {activation}
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb1 and sfb2).
@@ -236,6 +246,7 @@ LISTS = {
     "offsets": "None = None",
     "rows": "None = None",
     "alpha": "float | Sequence[Scalar] | None = None",
+    "row_scale": "Sequence[Tensor | None] | None = None",
     "bias": "Sequence[Tensor | None] | None = None",
 }
 
@@ -257,20 +268,21 @@ LISTS = {
     registered=[
         Registered(
             "grouped_gemm",
-            "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation",
+            "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation row_scale",
         )
     ],
 )  # fmt: skip
 def grouped_gemm(
     a: tensor, b: tensor, sfa: optional = None, sfb: optional = None, *,
     offsets: optional = None, rows: optional = None, rows_per_token: size = 1,
-    alpha: scalar_or_none = None, bias: optional = None, activation: alone = "identity",
-    scale_layout: layouts = "linear", out: out = None, out_dtype: out_dtype = None,
+    alpha: scalar_or_none = None, row_scale: optional = None, bias: optional = None,
+    activation: alone = "identity", scale_layout: layouts = "linear", out: out = None,
+    out_dtype: out_dtype = None,
 ):  # fmt: skip
     """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
-    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a
-        number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
+    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, row_scale, bias and out are lists too,
+        alpha is a number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
     Contiguous form, a is a tensor [sum M, K/2]: expert g has rows offsets[g]..offsets[g+1]. offsets is int32 [G+1]
         on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one
         element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];
@@ -279,6 +291,7 @@ def grouped_gemm(
         of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked
         sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on
         GPUs; rows of no expert may hold any.
+    row_scale: float32, one for each row of a, [sum M] or with rows [M], which multiplies the sums made of it first.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
     activation: 'identity', 'silu', 'gelu', 'gelu_tanh', 'relu' or 'relu2' (relu's square), in float32. Of experts with
@@ -293,7 +306,7 @@ def grouped_gemm(
 
 GATED = (
     "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token limit activation_scale"
-    " bias gate_up"
+    " bias gate_up row_scale"
 )
 
 
@@ -322,8 +335,8 @@ GATED = (
 )  # fmt: skip
 def grouped_dual_gemm(
     a: tensor, b: tensor, sfa: optional, sfb: scales, offsets: tensor, *, rows: optional = None,
-    rows_per_token: size = 1, alpha: scalar_or_none = None, bias: optional = None,
-    gate_up: gate_up = "halves", activation: activation = "silu",
+    rows_per_token: size = 1, alpha: scalar_or_none = None, row_scale: optional = None,
+    bias: optional = None, gate_up: gate_up = "halves", activation: activation = "silu",
     limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: own_outs = None, out_dtype: own_dtype = None,
     quantized: flag = False, global_scale: global_scale = None,
@@ -338,6 +351,7 @@ def grouped_dual_gemm(
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
     alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N], as b has its rows.
+    row_scale: float32, one for each row of a, as in grouped_gemm.
     bias: None, or float16, bfloat16 or float32 [G, 2 N], as b has its rows: added before the activation.
     {activation}
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).

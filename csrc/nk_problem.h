@@ -35,6 +35,12 @@ typedef struct nk_alpha {
     int64_t group_stride; /* in elements, from expert to expert */
 } nk_alpha;
 
+/* A factor per token: data[l * batch_stride + m * stride], in elements; none where data is NULL. */
+typedef struct nk_row_scale {
+    const float *data;
+    int64_t stride, batch_stride;
+} nk_row_scale;
+
 /* An addend per feature; none where data is NULL. */
 typedef struct nk_bias {
     const uint8_t *data;
@@ -42,7 +48,7 @@ typedef struct nk_bias {
     int64_t stride, group_stride;
 } nk_bias;
 
-/* D[l,m,n] = alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]: A are the tokens, B the weights.
+/* D[l,m,n] = alpha[n] * (row_scale[l,m] * sum_k A[l,m,k] B[l,n,k]) + bias[n]: A are the tokens, B the weights.
  * A gemv is the gemm of one token: its vector is A (m = 1), its matrix is B, its result [L,1,N] is D. */
 typedef struct nk_gemm_problem {
     nk_device device;
@@ -51,6 +57,7 @@ typedef struct nk_gemm_problem {
     nk_output d;
     nk_alpha alpha;
     nk_bias bias;
+    nk_row_scale row_scale;
 } nk_gemm_problem;
 
 typedef struct nk_dual_gemm_problem {
@@ -61,6 +68,7 @@ typedef struct nk_dual_gemm_problem {
     nk_alpha alpha1, alpha2;
     nk_bias bias1, bias2;
     nk_activation activation;
+    nk_row_scale row_scale;
 } nk_dual_gemm_problem;
 
 /* Which token each row of a result is made of: row p is made of token data[p] / per_token of `tokens`. Where data is
@@ -82,7 +90,8 @@ NK_HD int64_t nk_token_of(int32_t value, int32_t per_token, int64_t tokens)
 /* List form: `list` holds `groups` gemms. Contiguous form: `list` is NULL and `groups` counts experts. `all` then has
  * the tokens of all experts, with l = 1. Expert g has tokens offsets[g] .. offsets[g+1] and the weights of batch g of
  * b. A blocked sfa has a_sf_bytes bytes. Where `rows` has data, all.m counts rows of the result, offsets are among
- * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one.
+ * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one. all.row_scale has
+ * a factor for each token, too.
  * Where is_activated, D[m,n] = convert(act(h)) of what a gemm converts, by an activation without limit and gate. */
 typedef struct nk_grouped_gemm_problem {
     nk_device device;
@@ -188,9 +197,11 @@ typedef struct nk_quantize_problem {
     const uint8_t *up; /* not NULL: silu(x) * up is quantised; it has x's type */
     int64_t up_row_stride, up_batch_stride;
     nk_alpha global_scale;
-    float *amax_out;      /* not NULL: the global scale is computed from x and written here */
-    float smallest_scale; /* scale factors below it become it; +0 for none */
-    nk_recipe recipe;     /* NK_RECIPE_FOUR_SIX: neither `up` nor global_scale.inverse */
+    float *amax_out; /* not NULL: the global scale is computed from x and written here */
+    bool per_token;  /* that of each row: amax_out[l * amax_batch_stride + row * amax_row_stride] */
+    int64_t amax_row_stride, amax_batch_stride; /* in elements */
+    float smallest_scale;                       /* scale factors below it become it; +0 for none */
+    nk_recipe recipe;                           /* NK_RECIPE_FOUR_SIX: neither `up` nor global_scale.inverse */
     uint8_t *codes;
     int64_t codes_row_stride, codes_batch_stride;
     uint8_t *sf;
@@ -206,7 +217,7 @@ typedef struct nk_dequantize_problem {
     nk_device device;
     int64_t l, rows, k;
     nk_operand q;
-    nk_alpha global_scale;
+    nk_alpha global_scale; /* of each row: `stride` apart, of each batch `group_stride` */
     nk_output out;
 } nk_dequantize_problem;
 

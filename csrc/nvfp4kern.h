@@ -138,7 +138,7 @@ nk_status nk_warmup_all(void);
  * dimensions before M count as one batch L. From rank 4 on they must merge into L without a copy. */
 
 /* gemm: D[m,n] = alpha[n] * sum_k A[m,k] B[n,k] + bias[n].  a [..,M,K], b [N,K] for all batches or [L,N,K] for an a
- * [L,M,K], out [..,M,N].
+ * [L,M,K], out [..,M,N]. `row_scale`, fp32 [..,M], one for each token, multiplies its sums first; of all products.
  * gemv: D[m] = alpha[m] * sum_k A[m,k] b[k].  a [M,K] or [L,M,K] the matrix, b [1,K] or [L,1,K] the vector,
  * out [M,1] or [L,M,1].
  * The weights (gemm: b, gemv: a) are NVFP4. The other operand is NVFP4, or fp16/bf16 with its scales NULL. */
@@ -146,8 +146,9 @@ typedef struct nk_gemm_args {
     const nk_tensor *a, *b, *sfa, *sfb;
     nk_sf_layout sfa_layout, sfb_layout;
     nk_scalar alpha;
-    const nk_tensor *bias; /* [N] or NULL; gemm only */
-    nk_dtype out_dtype;    /* for nk_*_out only. NK_OTHER: that of 16-bit tokens, fp16 of others */
+    const nk_tensor *row_scale; /* or NULL. gemv: [1] or [L,1] */
+    const nk_tensor *bias;      /* [N] or NULL; gemm only */
+    nk_dtype out_dtype;         /* for nk_*_out only. NK_OTHER: that of 16-bit tokens, fp16 of others */
     const nk_tensor *out;
 } nk_gemm_args;
 nk_status nk_gemv_out(const nk_gemm_args *args, nk_tensor *spec);
@@ -177,6 +178,7 @@ typedef struct nk_dual_gemm_args {
     const nk_tensor *a, *b1, *b2, *sfa, *sfb1, *sfb2;
     nk_sf_layout sfa_layout, sfb_layout; /* sfb_layout is that of sfb1 and sfb2 */
     nk_scalar alpha1, alpha2;
+    const nk_tensor *row_scale;     /* or NULL */
     const nk_tensor *bias1, *bias2; /* [N] or NULL */
     nk_activation activation;
     nk_dtype out_dtype;
@@ -223,7 +225,8 @@ typedef struct nk_grouped_dual_gemm_args {
     const nk_tensor *rows;  /* or NULL */
     int64_t rows_per_token; /* 1 where rows is NULL */
     nk_scalar alpha;
-    const nk_tensor *bias; /* or NULL */
+    const nk_tensor *row_scale; /* or NULL */
+    const nk_tensor *bias;      /* or NULL */
     nk_gate_up gate_up;
     nk_activation activation;
     nk_dtype out_dtype;
@@ -302,18 +305,18 @@ nk_status nk_combine(const nk_combine_args *args, nk_exec *exec);
 
 /* quantize: x [..,M,K] of fp16, bf16 or fp32, or silu(x) * up where `up` is not NULL -> codes [..,M,K/2] and scales
  * (linear [..,M,K/16], or blocked [..,padded M,padded K/16]). The global scale is the multiplier s2 that undoes it:
- * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]). Where
- * `inverse`, global_scale is S, the inverse of s2. With `offsets` (int32 [G+1], blocked, x [M,K]) the scales of each
- * expert start at an atom of their own. Scales below `smallest_scale`, 0 or from 2^-9 to 448, become it.
- * NK_RECIPE_FOUR_SIX makes the largest magnitude of a block 6 or 4, whichever leaves the smaller squared error; `amax`
- * is then amax(x)/1536. It takes no `up` and no `inverse`. */
+ * `global_scale`, or amax(x)/2688 where `amax` is true, which is then written to `amax_out` (fp32 [1]), of each row by
+ * itself (fp32 [..,M]) where `per_token` is true, too. Where `inverse`, global_scale is S, the inverse of s2. With
+ * `offsets` (int32 [G+1], blocked, x [M,K]) the scales of each expert start at an atom of their own. Scales below
+ * `smallest_scale`, 0 or from 2^-9 to 448, become it. NK_RECIPE_FOUR_SIX makes the largest magnitude of a block 6 or 4,
+ * whichever leaves the smaller squared error; `amax` is then amax(x)/1536. It takes no `up` and no `inverse`. */
 typedef enum nk_recipe { NK_RECIPE_AMAX, NK_RECIPE_FOUR_SIX } nk_recipe;
 typedef struct nk_quantize_args {
     const nk_tensor *x;
     const nk_tensor *up; /* of x's shape and dtype, or NULL */
     nk_scalar global_scale;
     bool inverse;
-    bool amax;
+    bool amax, per_token;
     float smallest_scale;
     nk_recipe recipe;
     nk_sf_layout layout;
@@ -325,7 +328,8 @@ typedef struct nk_quantize_args {
 nk_status nk_quantize_out(const nk_quantize_args *args, nk_tensor specs[NK_QUANTIZE_OUTPUTS], int *count);
 nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec);
 
-/* dequantize: codes [..,M,K/2] and scales -> out [..,M,K] = code * sf * global_scale. */
+/* dequantize: codes [..,M,K/2] and scales -> out [..,M,K] = code * sf * global_scale, which has one element, or one for
+ * each row ([..,M]). */
 typedef struct nk_dequantize_args {
     const nk_tensor *codes, *scales;
     nk_sf_layout layout;

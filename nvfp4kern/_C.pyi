@@ -32,7 +32,8 @@ class BackendError(RuntimeError):
     """What this machine or this build of nvfp4kern cannot do."""
 
 def quantize(
-    x: _A, *, up: Tensor | None = None, global_scale: Scalar | Literal["amax"] | None = None,
+    x: _A, *, up: Tensor | None = None,
+    global_scale: Scalar | Literal["amax", "token"] | None = None,
     global_scale_inverse: Scalar | None = None, smallest_scale: float = 0.0,
     recipe: ScaleRecipe = "amax", scale_layout: Layout = "linear", offsets: Tensor | None = None,
     out: Sequence[_A | None] | None = None, data_dtype: CodesDtype = None,
@@ -42,12 +43,13 @@ def quantize(
     x: [.., M, K] or one row [K], float16, bfloat16 or float32, contiguous along K.
     up: of x's shape and dtype, also contiguous along K; silu(x) * up, in float32, is then quantised instead of x.
     global_scale: what codes times scale factors are multiplied by. None is 1; a number above 0; a 1-element
-        float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device. The result
-        has 1.0, the argument itself, or the new 1-element tensor. Careful: without one, blocks whose
+        float32 tensor on x's device; or 'amax': max|x| / 2688 over the finite x, computed on the device; or 'token':
+        that of each row by itself. The result has 1.0, the argument itself, or a new tensor: of one element, or
+        [.., M], which products take as row_scale ([1] of one row). Careful: without one, blocks whose
         largest |x| is below about 0.006 (6 * 2^-10 = 0.00586) become zeros, because E4M3 has no scale factor so
         small. With one that is 6 * 2^-10 * global_scale, with 'amax' max|x| / 458752.
     global_scale_inverse: S, what elements are multiplied by, as it is: the divisor that compressed-tensors stores. A
-        number above 0 or a 1-element float32 tensor on x's device. It goes with no 'amax'. The result then has the
+        number above 0 or a 1-element float32 tensor on x's device. It goes with no word. The result then has the
         global_scale that is given beside it, which changes no byte, or 1 / S.
     smallest_scale: what scale factors below it become. 2**-9, the smallest of E4M3 and ModelOpt's, keeps what such
         blocks have above 2^-11 * global_scale; torchao's is 2**-6. A number from 2**-9 to 448, or 0 for none.
@@ -57,7 +59,7 @@ def quantize(
     scale_layout: 'linear': scales [.., M, K/16]. 'blocked': [.., M padded to 128, K/16 padded to 4]; padding is 0.
     offsets: int32 [G+1], with 'blocked' and x [M, K]. Expert g has rows offsets[g]..offsets[g+1], whose scale
         factors begin an atom, as grouped_gemm expects. scales then have M//128 + G rows of atoms.
-    out: (data, scales), with 'amax' also (data, scales, global_scale). An item that is None is allocated.
+    out: (data, scales), with a word also (data, scales, global_scale). An item that is None is allocated.
     data_dtype: 'uint8' for codes as bytes, which torch can index, compare and convert; None is float4_e2m1fn_x2
         where the framework has it. With out it must be out's dtype.
 
@@ -75,8 +77,8 @@ def dequantize(
 ) -> _A:
     """code * scale factor * global scale in float32, rounded to out_dtype. Returns [.., M, K].
 
-    q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, a 1-element float32
-        tensor, or None for 1.
+    q: NVFP4 or any tuple (data [.., M, K/2], scales, global_scale); global_scale is a number, float32 with one element
+        or one for each row, [.., M], or None for 1.
     scale_layout: 'linear' or 'blocked'. None is what q knows of its own, else 'linear'. What q knows must not differ.
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
@@ -107,13 +109,15 @@ def from_blocked(buffer: _A, rows: int, cols: int, *, out: _A | None = None) -> 
 
 def gemv(
     a: _A, b: Tensor, sfa: Tensor, sfb: Tensor | None = None, *, alpha: Scalar = 1.0,
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = None,
+    row_scale: Tensor | None = None, scale_layout: Layouts = "linear", out: _A | None = None,
+    out_dtype: OutDtype = None,
 ) -> _A:
     """out[l, m] = alpha[m] * sum_k a[l, m, k] * b[l, k], accumulated in float32. Returns [L, M, 1].
 
     a: the matrix, NVFP4 [L, M, K/2] with scale factors sfa.
     b: the vector, NVFP4 [L, 1, K/2] with scale factors sfb; or float16 or bfloat16 [L, 1, K] with sfb=None.
     alpha: a number, or float32 with one element or [M].
+    row_scale: float32 [1] or [L, 1], the vector's global scale, which multiplies the sums first.
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     out: the tensor to write, which has no byte of an input. Without it the framework of the first argument
         allocates a new one.
@@ -132,16 +136,18 @@ def gemv(
 def gemm(
     a: _A | tuple[_A, Tensor, Scalar | None], b: Tensor | tuple[Tensor, Tensor, Scalar | None],
     sfa: Tensor | None = None, sfb: Tensor | None = None, *, alpha: Scalar = 1.0,
-    bias: Tensor | None = None, scale_layout: Layouts | None = None, out: _A | None = None,
-    out_dtype: OutDtype = None,
+    row_scale: Tensor | None = None, bias: Tensor | None = None,
+    scale_layout: Layouts | None = None, out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A:
     """out[.., m, n] = alpha[n] * sum_k a[.., m, k] * b[n, k] + bias[n], accumulated in float32. Returns [.., M, N].
 
     a: the tokens, NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b: the weights, NVFP4 with scale factors sfb: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     a or b may be whole instead, an NVFP4 or any tuple (data, scales, global_scale). Its scales are then sfa or sfb, and
-        alpha is multiplied by its global_scale: gemm(x, quantize(w, global_scale='amax')) is about x @ w.T.
+        alpha is multiplied by its global_scale: gemm(x, quantize(w, global_scale='amax')) is about x @ w.T. The
+        global_scale of a that has one for each row, as of quantize(x, global_scale='token'), is row_scale instead.
     alpha: a number, or float32 with one element or [N].
+    row_scale: float32 [.., M], which multiplies the sums of each row of a first.
     bias: float32, float16 or bfloat16 [N].
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb). None is what an operand that is whole knows of its own,
         else 'linear'. What it knows must not differ.
@@ -161,10 +167,10 @@ def gemm(
 
 def dual_gemm(
     a: _A, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
-    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, bias1: Tensor | None = None,
-    bias2: Tensor | None = None, activation: Activation = "silu", limit: float | None = None,
-    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: _A | None = None,
-    out_dtype: OutDtype = None,
+    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, row_scale: Tensor | None = None,
+    bias1: Tensor | None = None, bias2: Tensor | None = None, activation: Activation = "silu",
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A:
     """out = activation(alpha1 * a @ b1.T + bias1) * (alpha2 * a @ b2.T + bias2) in float32, rounded once. Returns
     [.., M, N].
@@ -172,6 +178,7 @@ def dual_gemm(
     a: NVFP4 [.., M, K/2] with scale factors sfa; or float16 or bfloat16 [.., M, K] with sfa=None.
     b1, b2: NVFP4 with scale factors sfb1, sfb2: [N, K/2] for all of a, or [L, N, K/2] for an a [L, M, ..].
     alpha1, alpha2: a number, or float32 with one element or [N].
+    row_scale: float32 [.., M], which multiplies both sums of each row of a first.
     bias1, bias2: None, or float16, bfloat16 or float32 [N].
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
         it is gate * sigmoid(activation_scale * gate) * (up + 1).
@@ -198,13 +205,14 @@ def grouped_gemm(
     a: Sequence[_A], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
-    bias: Sequence[Tensor | None] | None = None, activation: ActivationAlone = "identity",
-    scale_layout: Layouts = "linear", out: list[_A] | None = None, out_dtype: OutDtype = None,
+    row_scale: Sequence[Tensor | None] | None = None, bias: Sequence[Tensor | None] | None = None,
+    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
+    out: list[_A] | None = None, out_dtype: OutDtype = None,
 ) -> list[_A]:
     """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
-    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, bias and out are lists too, alpha is a
-        number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
+    List form, a is a list: every group has its own M, N and K. b, sfa, sfb, row_scale, bias and out are lists too,
+        alpha is a number or a list of numbers and float32 tensors. Returns the list of outputs, out itself where given.
     Contiguous form, a is a tensor [sum M, K/2]: expert g has rows offsets[g]..offsets[g+1]. offsets is int32 [G+1]
         on the device; the host does not read a GPU's. b is [G, N, K/2]. alpha is a number or float32 with one
         element, [G] or [G, N]; bias is [G, N]. The blocked sfa of each expert begin an atom. Returns [sum M, N];
@@ -213,6 +221,7 @@ def grouped_gemm(
         of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked
         sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on
         GPUs; rows of no expert may hold any.
+    row_scale: float32, one for each row of a, [sum M] or with rows [M], which multiplies the sums made of it first.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
     activation: 'identity', 'silu', 'gelu', 'gelu_tanh', 'relu' or 'relu2' (relu's square), in float32. Of experts with
@@ -237,24 +246,27 @@ def grouped_gemm(
     a: Sequence[Tensor], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
-    bias: Sequence[Tensor | None] | None = None, activation: ActivationAlone = "identity",
-    scale_layout: Layouts = "linear", out: tuple[_A, ...], out_dtype: OutDtype = None,
+    row_scale: Sequence[Tensor | None] | None = None, bias: Sequence[Tensor | None] | None = None,
+    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: tuple[_A, ...],
+    out_dtype: OutDtype = None,
 ) -> tuple[_A, ...]: ...
 @overload
 def grouped_gemm(
     a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, activation: ActivationAlone = "identity",
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype = None,
+    row_scale: Tensor | None = None, bias: Tensor | None = None,
+    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
+    out: _A | None = None, out_dtype: OutDtype = None,
 ) -> _A: ...
 @overload
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
-    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
-    out: _A | None = None, out_dtype: OutDtype | None = None, quantized: Literal[False] = False,
-    global_scale: None = None, global_scale_inverse: None = None, data_dtype: None = None,
+    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
+    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype | None = None,
+    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
+    data_dtype: None = None,
 ) -> _A:
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T + bias_gate) *
     (alpha_up * a_g @ up_g.T + bias_up) in float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
@@ -265,6 +277,7 @@ def grouped_dual_gemm(
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
     alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N], as b has its rows.
+    row_scale: float32, one for each row of a, as in grouped_gemm.
     bias: None, or float16, bfloat16 or float32 [G, 2 N], as b has its rows: added before the activation.
     activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'identity' or 'swiglu_oai', with which
         it is gate * sigmoid(activation_scale * gate) * (up + 1).
@@ -294,11 +307,11 @@ def grouped_dual_gemm(
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
-    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
-    out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
-    global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
-    data_dtype: CodesDtype = None,
+    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
+    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    scale_layout: Layouts = "linear", out: Sequence[_A | None] | None = None,
+    out_dtype: None = None, quantized: Literal[True], global_scale: Scalar | None = None,
+    global_scale_inverse: Scalar | None = None, data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]: ...
 @overload
 def route(

@@ -46,9 +46,9 @@ def layout_of(q: Any, name: str, given: Layout | None) -> Layout:
 
 
 def apart(
-    a: Any, b: Any, sfa: Any, sfb: Any, alpha: Any, scale_layout: Layouts | None
-) -> tuple[Any, Any, Any, Any, Any, Layouts]:
-    """gemm's a, b, sfa, sfb, alpha and scale_layout, where a or b, or both, may be whole."""
+    a: Any, b: Any, sfa: Any, sfb: Any, alpha: Any, row_scale: Any, scale_layout: Layouts | None
+) -> tuple[Any, Any, Any, Any, Any, Any, Layouts]:
+    """gemm's arguments of these names, where a or b, or both, may be whole."""
     pair = scale_layout if isinstance(scale_layout, (tuple, list)) else (scale_layout,) * 2
     if len(pair) != 2:
         raise ValueError(f"scale_layout: {len(pair)} items, expected a pair for (sfa, sfb)")
@@ -56,11 +56,22 @@ def apart(
     layout_a, layout_b = pair
     if isinstance(a, tuple):
         layout_a = layout_of(a, "a", layout_a)
+        a, row_scale = by_row(a, row_scale)
         a, sfa, alpha = parts(a, "a", sfa, alpha)
     if isinstance(b, tuple):
         layout_b = layout_of(b, "b", layout_b)
         b, sfb, alpha = parts(b, "b", sfb, alpha)
-    return a, b, sfa, sfb, alpha, (layout_a or "linear", layout_b or "linear")
+    return a, b, sfa, sfb, alpha, row_scale, (layout_a or "linear", layout_b or "linear")
+
+
+def by_row(q: Any, row_scale: Any) -> tuple[Any, Any]:
+    """q, and row_scale: q's global scale where that is one for each of several rows."""
+    shape = tuple(getattr(q[2], "shape", ())) if len(q) == 3 else ()
+    if math.prod(shape) == 1 or shape != tuple(q[0].shape[:-1]):
+        return q, row_scale
+    if row_scale is not None:
+        raise ValueError("row_scale: given, expected None where a.global_scale is one for each row")
+    return (q[0], q[1], None), q[2]
 
 
 def parts(q: Any, name: str, scales: Any, alpha: Any) -> tuple[Any, Any, Any]:
@@ -74,7 +85,8 @@ def parts(q: Any, name: str, scales: Any, alpha: Any) -> tuple[Any, Any, Any]:
         return data, scales, alpha
     scale = factor(scale, f"{name}.global_scale")
     if not isinstance(scale, float) and math.prod(scale.shape) != 1:
-        raise ValueError(f"{name}.global_scale: shape {tuple(scale.shape)}, expected one element")
+        expected = "one element" if name == "b" else "one element, or one for each row"
+        raise ValueError(f"{name}.global_scale: shape {tuple(scale.shape)}, expected {expected}")
     if isinstance(scale, float) and scale == 1:
         return data, scales, alpha
     return data, scales, scale if isinstance(alpha, float) and alpha == 1 else alpha * scale

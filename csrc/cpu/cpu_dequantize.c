@@ -30,10 +30,12 @@ static void dequantize_rows(void *context, int64_t job)
 {
     const dequantization *d = context;
     const nk_dequantize_problem *p = d->problem;
-    float values[L1_ELEMENTS], s2 = cpu_alpha_at(&p->global_scale, 0);
+    const nk_alpha *scale = &p->global_scale;
+    float values[L1_ELEMENTS];
     uint8_t sf[L1_ELEMENTS / NK_SF_VEC] = {0};
     for (int64_t i = job * d->rows; i < cpu_min((job + 1) * d->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
+        const float s2 = scale->data ? scale->data[l * scale->group_stride + row * scale->stride] : scale->value;
         for (int64_t k = 0; k < p->k; k += L1_ELEMENTS) {
             int64_t count = cpu_min(L1_ELEMENTS, p->k - k);
             gather_sf(&p->q, l, row, k / NK_SF_VEC, count / NK_SF_VEC, p->k / NK_SF_VEC, sf);

@@ -28,6 +28,8 @@ static void multiply_pair_of_tiles(void *context, int64_t tile)
     cpu_tile h, u;
     cpu_sum_tile(c->means, &p->a, NULL, &p->b1, p->k, at, h);
     cpu_sum_tile(c->means, &p->a, NULL, &p->b2, p->k, at, u);
+    cpu_scale_rows(&p->row_scale, NULL, at, h);
+    cpu_scale_rows(&p->row_scale, NULL, at, u);
     cpu_scale_tile(path, &p->alpha1, &p->bias1, at, h);
     cpu_scale_tile(path, &p->alpha2, &p->bias2, at, u);
     cpu_gate_tile(path, p->activation, at, h, u);

@@ -1,4 +1,5 @@
-/* Computes gemm and gemv: D[l,m,n] = convert(alpha[n] * sum_k A[l,m,k] B[l,n,k] + bias[n]). */
+/* Computes gemm and gemv: D[l,m,n] = convert(alpha[n] * (row_scale[l,m] * sum_k A[l,m,k] B[l,n,k]) +
+ * bias[n]). */
 #include "cpu_backend.h"
 
 #include "cpu_pool.h"
@@ -25,6 +26,7 @@ void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, const nk_activatio
 {
     cpu_tile acc;
     cpu_sum_tile(means, &p->a, rows_of_a, &p->b, p->k, at, acc);
+    cpu_scale_rows(&p->row_scale, rows_of_a, at, acc);
     cpu_scale_tile(means.path, &p->alpha, &p->bias, at, acc);
     if (activation) activate_tile(means.path, activation, at, acc);
     cpu_store_tile(means.path, &p->d, at, acc);

@@ -32,11 +32,12 @@ static cpu_tiling tiling_of(const grouped *c, int64_t g, cpu_rows rows)
     return cpu_tiling_of(1, rows.end - rows.begin, gemm->n, c->threads);
 }
 
-/* Points a and sfa to an expert's rows. A blocked sfa begins for it at row `atom_row` of atoms. False where there are
- * not that many: offsets have changed since they were checked. */
+/* Points a, sfa and row_scale to an expert's rows. A blocked sfa begins for it at row `atom_row` of atoms. False where
+ * there are not that many: offsets have changed since they were checked. */
 static bool point_to_tokens(const nk_grouped_gemm_problem *p, cpu_rows rows, int64_t atom_row, nk_gemm_problem *gemm)
 {
     gemm->a.data += rows.begin * gemm->a.row_stride;
+    if (gemm->row_scale.data) gemm->row_scale.data += rows.begin * gemm->row_scale.stride;
     if (gemm->a.sf && gemm->a.sf_layout == NK_SF_BLOCKED) {
         int64_t atom_row_bytes = nk_sf_padded_cols(gemm->k / NK_SF_VEC) * NK_SF_ATOM_ROWS;
         if ((atom_row + nk_ceil_div(gemm->m, NK_SF_ATOM_ROWS)) * atom_row_bytes > p->a_sf_bytes) return false;
@@ -47,7 +48,7 @@ static bool point_to_tokens(const nk_grouped_gemm_problem *p, cpu_rows rows, int
     return true;
 }
 
-/* Expert g as a gemm; false as above. Where rows name tokens, a and sfa are those of all. */
+/* Expert g as a gemm; false as above. Where rows name tokens, a, sfa and row_scale are those of all. */
 static bool enter_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows rows, int64_t atom_row,
                          nk_gemm_problem *gemm)
 {
@@ -109,6 +110,8 @@ static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_
     if (bias_ups.data) bias_ups.data += g * bias_ups.group_stride;
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &gates->b, gates->k, at, h);
     cpu_sum_tile(c->means, &gates->a, rows_of_a, &ups, gates->k, at_ups, u);
+    cpu_scale_rows(&gates->row_scale, rows_of_a, at, h);
+    cpu_scale_rows(&gates->row_scale, rows_of_a, at, u);
     cpu_scale_tile(path, &gates->alpha, &gates->bias, at, h);
     cpu_scale_tile(path, &alpha_ups, &bias_ups, at, u);
     if (c->dual->encoded.wanted) {

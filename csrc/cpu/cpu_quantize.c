@@ -41,11 +41,19 @@ static float scale_of(const nk_alpha *global_scale)
 
 cpu_encoder cpu_encoder_of(const nk_alpha *global_scale) { return encoder_of_scale(scale_of(global_scale)); }
 
-/* Once the global scale is known. */
-static cpu_encoder four_six_encoder(const nk_quantize_problem *p)
+static cpu_encoder four_six_encoder(float s2) { return (cpu_encoder){.valid = s2 > 0 && s2 <= FLT_MAX, .s2 = s2}; }
+
+/* Of numbers whose largest finite magnitude is `amax`; *s2 becomes their global scale. */
+static cpu_encoder encoder_of_amax(const nk_quantize_problem *p, float amax, float *s2)
 {
-    const float s2 = p->amax_out ? *p->amax_out : cpu_alpha_at(&p->global_scale, 0);
-    return (cpu_encoder){.valid = s2 > 0 && s2 <= FLT_MAX, .s2 = s2};
+    const float full = NK_E2M1_MAX * NK_E4M3_MAX;
+    if (p->recipe == NK_RECIPE_FOUR_SIX) {
+        *s2 = amax / NK_FOUR_SIX_MAX;
+        if (!(*s2 > 0)) *s2 = 1.0f;
+        return four_six_encoder(*s2);
+    }
+    *s2 = amax > 0 ? fmaxf(amax / full, 1.0f / FLT_MAX) : 1.0f; /* 1/S where S is FLT_MAX */
+    return encoder_of_scale(amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f);
 }
 
 /* Loads elements k .. k + count - 1 of a row, and prefetches those that follow. */
@@ -94,38 +102,42 @@ static elements next_elements(const quantization *q, int64_t i, int64_t k, float
 /* The global scale                                                                                                 */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The largest finite |x|. A NaN or an infinity must spoil no block but its own. */
+/* The largest finite |x| of a row. A NaN or an infinity must spoil no block but its own. */
+static float amax_of_row(const quantization *q, int64_t i)
+{
+    float amax = 0, values[L1_ELEMENTS];
+    elements x;
+    for (int64_t k = 0; k < q->problem->k; k += x.count) {
+        x = next_elements(q, i, k, values);
+        amax = fmaxf(amax, q->path->finite_amax(x.from, x.dtype, x.count));
+    }
+    return amax;
+}
+
 static void find_amax(void *context, int64_t job)
 {
     quantization *q = context;
     const nk_quantize_problem *p = q->problem;
-    float amax = 0, values[L1_ELEMENTS];
-    for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
-        elements x;
-        for (int64_t k = 0; k < p->k; k += x.count) {
-            x = next_elements(q, i, k, values);
-            amax = fmaxf(amax, q->path->finite_amax(x.from, x.dtype, x.count));
-        }
-    }
+    float amax = 0;
+    for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++)
+        amax = fmaxf(amax, amax_of_row(q, i));
     uint32_t mine = nk_bits_of_float(amax), known = atomic_load(&q->amax);
     while (mine > known && !atomic_compare_exchange_weak(&q->amax, &known, mine)) {
     }
 }
 
-static nk_status encode_global_scale(quantization *q, const nk_exec *exec, int64_t jobs, int threads, float *s)
+/* That of all rows; each has its own where p->per_token. */
+static nk_status find_encoder(quantization *q, const nk_exec *exec, int64_t jobs, int threads)
 {
     const nk_quantize_problem *p = q->problem;
-    *s = scale_of(&p->global_scale);
-    if (!p->amax_out) return NK_OK;
-    NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
-    float amax = nk_float_of_bits(atomic_load(&q->amax)), full = NK_E2M1_MAX * NK_E4M3_MAX;
-    if (p->recipe == NK_RECIPE_FOUR_SIX) {
-        const float s2 = amax / NK_FOUR_SIX_MAX;
-        *p->amax_out = s2 > 0 ? s2 : 1.0f;
+    if (p->per_token) return NK_OK;
+    if (!p->amax_out) {
+        const bool four_six = p->recipe == NK_RECIPE_FOUR_SIX;
+        q->encoder = four_six ? four_six_encoder(cpu_alpha_at(&p->global_scale, 0)) : cpu_encoder_of(&p->global_scale);
         return NK_OK;
     }
-    *p->amax_out = amax > 0 ? fmaxf(amax / full, 1.0f / FLT_MAX) : 1.0f; /* 1/S where S is FLT_MAX */
-    *s = amax > 0 ? fminf(full / amax, FLT_MAX) : 1.0f;
+    NK_TRY(cpu_for_each(exec, jobs, threads, find_amax, q));
+    q->encoder = encoder_of_amax(p, nk_float_of_bits(atomic_load(&q->amax)), p->amax_out);
     return NK_OK;
 }
 
@@ -171,17 +183,23 @@ static void quantize_rows(void *context, int64_t job)
     const nk_quantize_problem *p = q->problem;
     float values[L1_ELEMENTS];
     uint8_t sf[IN_PLACE / NK_SF_VEC];
-    /* An encoder that is not valid makes the same bytes by any recipe. */
-    const bool four_six = p->recipe == NK_RECIPE_FOUR_SIX && q->encoder.valid;
-    void (*encode)(const cpu_encoder *, const uint8_t *, nk_dtype, int64_t, uint8_t *, uint8_t *) =
-        four_six ? q->path->encode_four_six : q->path->encode;
+    cpu_encoder encoder = q->encoder;
     for (int64_t i = job * q->rows; i < cpu_min((job + 1) * q->rows, p->l * p->rows); i++) {
         int64_t l = i / p->rows, row = i % p->rows;
+        if (p->per_token) {
+            float *s2 = p->amax_out + l * p->amax_batch_stride + row * p->amax_row_stride;
+            encoder = encoder_of_amax(p, amax_of_row(q, i), s2);
+        }
+        encoder.smallest = p->smallest_scale;
+        /* An encoder that is not valid makes the same bytes by any recipe. */
+        const bool four_six = p->recipe == NK_RECIPE_FOUR_SIX && encoder.valid;
+        void (*encode)(const cpu_encoder *, const uint8_t *, nk_dtype, int64_t, uint8_t *, uint8_t *) =
+            four_six ? q->path->encode_four_six : q->path->encode;
         uint8_t *codes = p->codes + l * p->codes_batch_stride + row * p->codes_row_stride;
         elements x;
         for (int64_t k = 0; k < p->k; k += x.count) {
             x = next_elements(q, i, k, values);
-            encode(&q->encoder, x.from, x.dtype, x.count / NK_SF_VEC, codes + k / 2, sf);
+            encode(&encoder, x.from, x.dtype, x.count / NK_SF_VEC, codes + k / 2, sf);
             store_sf(p, sf, l, row, k / NK_SF_VEC, x.count / NK_SF_VEC);
         }
     }
@@ -191,10 +209,7 @@ nk_status cpu_quantize(const nk_quantize_problem *p, cpu_means means, const nk_e
 {
     int64_t rows = p->k < JOB_ELEMENTS ? JOB_ELEMENTS / (p->k + 1) + 1 : 1, jobs = nk_ceil_div(p->l * p->rows, rows);
     quantization q = {.problem = p, .path = means.path, .rows = rows};
-    float s;
-    NK_TRY(encode_global_scale(&q, exec, jobs, means.threads, &s));
-    q.encoder = p->recipe == NK_RECIPE_FOUR_SIX ? four_six_encoder(p) : encoder_of_scale(s);
-    q.encoder.smallest = p->smallest_scale;
+    NK_TRY(find_encoder(&q, exec, jobs, means.threads));
     int64_t padded = p->sf_padded_rows * nk_sf_padded_cols(p->k / NK_SF_VEC);
     for (int64_t l = 0; p->layout == NK_SF_BLOCKED && padded && l < p->l; l++)
         memset(p->sf + l * p->sf_batch_stride, 0, (size_t)padded);

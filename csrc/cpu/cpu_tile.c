@@ -62,6 +62,17 @@ void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a
         means.path->gemm_tile(&tile, acc);
 }
 
+void cpu_scale_rows(const nk_row_scale *row_scale, const int64_t *rows_of_a, cpu_tile_coordinates at, cpu_tile acc)
+{
+    if (!row_scale->data) return;
+    for (int64_t i = 0; i < at.mb; i++) {
+        const int64_t token = rows_of_a ? rows_of_a[i] : at.m0 + i;
+        const float factor = row_scale->data[at.l * row_scale->batch_stride + token * row_scale->stride];
+        for (int64_t j = 0; j < at.nb; j++)
+            acc[i][j] *= factor;
+    }
+}
+
 void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_coordinates at,
                     cpu_tile acc)
 {

@@ -25,6 +25,9 @@ int cpu_worthwhile_threads(double multiply_adds);
 void cpu_sum_tile(cpu_means means, const nk_operand *a, const int64_t *rows_of_a, const nk_operand *b, int64_t k,
                   cpu_tile_coordinates at, cpu_tile acc);
 
+/* Multiplies each row of acc by its token's factor. */
+void cpu_scale_rows(const nk_row_scale *row_scale, const int64_t *rows_of_a, cpu_tile_coordinates at, cpu_tile acc);
+
 /* acc = alpha acc + bias, rounded once; `bias` may be NULL. */
 void cpu_scale_tile(const cpu_path *path, const nk_alpha *alpha, const nk_bias *bias, cpu_tile_coordinates at,
                     cpu_tile acc);

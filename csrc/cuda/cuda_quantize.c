@@ -79,6 +79,12 @@ static nk_status quantize_params(const nk_quantize_problem *p, cuda_quantize_par
         q->atoms = p->sf_padded_rows / NK_SF_ATOM_ROWS;
         q->positions += p->rows; /* rows outside every expert come last */
     }
+    if (p->per_token) {
+        q->tile_rows = 1;
+        q->tiles.count = p->l * q->positions;
+        if (q->tiles.count > 0) q->tiles.row_tiles = cuda_divisor_of(q->positions);
+        return NK_OK;
+    }
     if (cols > 0 && p->l > 0 && q->positions > 0)
         q->tiles = cuda_tiles_of(p->l, q->positions, q->scale_cols, room, NK_SF_ATOM_ROWS, COLUMN_BITS);
     q->tile_rows = (CUDA_TILE_THREADS >> q->tiles.column_bits) * q->tiles.turns;
@@ -106,13 +112,16 @@ nk_status cuda_plan_quantize(const nk_quantize_problem *p, const cuda_quantize_k
     const cuda_quantize_params *q = &c->params;
     NK_TRY(quantize_params(p, &c->params));
     const int gated = p->up ? 1 : 0;
-    c->kernel = quantize_kernel(kernels->encode[p->recipe == NK_RECIPE_FOUR_SIX ? 2 : gated], p);
+    const int formula = p->recipe == NK_RECIPE_FOUR_SIX ? 2 : gated;
+    c->kernel = quantize_kernel((p->per_token ? kernels->token : kernels->encode)[formula], p);
     c->amax_kernel = q->maxima_count > 0 ? quantize_kernel(kernels->amax[gated], p) : NULL;
     c->experts_kernel = kernels->experts;
     plan->kernel = c->kernel->name;
-    plan->why = p->amax_out ? "x is read twice, first for its largest value" : "x is read once, at memory speed";
+    plan->why = p->per_token  ? "a CTA for each row, which finds the row's largest value first"
+                : p->amax_out ? "x is read twice, first for its largest value"
+                              : "x is read once, at memory speed";
     plan->tile_m = q->tile_rows;
-    plan->tile_k = (int64_t)NK_SF_VEC << q->tiles.column_bits;
+    plan->tile_k = p->per_token ? p->k : (int64_t)NK_SF_VEC << q->tiles.column_bits;
     plan->grid = q->tiles.count;
     plan->threads = CUDA_TILE_THREADS;
     plan->workspace_bytes = atoms_bytes(q) + q->maxima_count * (int64_t)sizeof(uint32_t);
@@ -125,7 +134,7 @@ nk_status cuda_run_quantize(const nk_quantize_problem *p, const void *choice, co
     const quantize_choice *c = choice;
     cuda_quantize_params q = c->params;
     int64_t ctas = q.tiles.count;
-    if (ctas == 0 && p->amax_out) ctas = 1; /* writes the global scale */
+    if (ctas == 0 && p->amax_out && !p->per_token) ctas = 1; /* writes the global scale */
     if (ctas == 0) return NK_OK;
     void *args[] = {(void *)(uintptr_t)p, &q};
     if (q.atoms > 0) {

@@ -5,9 +5,10 @@
 #include "backend.h"
 #include "cuda_launch.h"
 
-/* [0, 1: whether there is `up`; 2: recipe four_six][dtype of x][whether every address is aligned], see quantize.cuh */
+/* [0, 1: whether there is `up`; 2: recipe four_six][dtype of x][whether every address is aligned], see quantize.cuh;
+ * `token`: quantize_token.cuh */
 typedef struct cuda_quantize_kernels {
-    cuda_kernel *experts, *encode[3][3][2], *amax[2][3][2];
+    cuda_kernel *experts, *encode[3][3][2], *token[3][3][2], *amax[2][3][2];
 } cuda_quantize_kernels;
 
 /* [dtype of the output], see dequantize.cuh */
@@ -24,18 +25,20 @@ typedef struct cuda_relayout_kernels {
 #define CUDA_QUANTIZE_PAIR(kernel) {&kernel##_narrow, &kernel}
 #define CUDA_QUANTIZE_TABLE(kernel) \
     {CUDA_QUANTIZE_PAIR(kernel##fp16), CUDA_QUANTIZE_PAIR(kernel##bf16), CUDA_QUANTIZE_PAIR(kernel##fp32)}
-#define CUDA_QUANTIZE_KERNELS(row)                                                                            \
-    {                                                                                                         \
-        .experts = &row##_quantize_experts,                                                                   \
-        .encode = {CUDA_QUANTIZE_TABLE(row##_quantize_), CUDA_QUANTIZE_TABLE(row##_quantize_gated_),          \
-                   CUDA_QUANTIZE_TABLE(row##_quantize_four_six_)},                                            \
-        .amax = {CUDA_QUANTIZE_TABLE(row##_quantize_amax_), CUDA_QUANTIZE_TABLE(row##_quantize_amax_gated_)}, \
+#define CUDA_QUANTIZE_KERNELS(row)                                                                              \
+    {                                                                                                           \
+        .experts = &row##_quantize_experts,                                                                     \
+        .encode = {CUDA_QUANTIZE_TABLE(row##_quantize_), CUDA_QUANTIZE_TABLE(row##_quantize_gated_),            \
+                   CUDA_QUANTIZE_TABLE(row##_quantize_four_six_)},                                              \
+        .token = {CUDA_QUANTIZE_TABLE(row##_quantize_token_), CUDA_QUANTIZE_TABLE(row##_quantize_token_gated_), \
+                  CUDA_QUANTIZE_TABLE(row##_quantize_token_four_six_)},                                         \
+        .amax = {CUDA_QUANTIZE_TABLE(row##_quantize_amax_), CUDA_QUANTIZE_TABLE(row##_quantize_amax_gated_)},   \
     }
-#define CUDA_DEQUANTIZE_KERNELS(row)                                                      \
-    {                                                                                     \
-        {                                                                                 \
+#define CUDA_DEQUANTIZE_KERNELS(row)                                               \
+    {                                                                              \
+        {                                                                          \
             &row##_dequantize_fp16, &row##_dequantize_bf16, &row##_dequantize_fp32 \
-        }                                                                                 \
+        }                                                                          \
     }
 #define CUDA_RELAYOUT_KERNELS(row)                                                                      \
     {                                                                                                   \

@@ -49,22 +49,24 @@ __device__ inline void dequantize(const nk_dequantize_problem &p, const cuda_til
         (int64_t)(row_tile - l * t.row_tiles.value) * (t.turns * apart) + (threadIdx.x >> t.column_bits);
     if (k >= p.k) return;
     const uint8_t *from = p.q.data + l * p.q.batch_stride + k / 2;
-    const float global_scale = alpha_at(p.global_scale, 0);
+    const nk_alpha &scale = p.global_scale;
 
     uint32_t codes[TURNS], sf[TURNS];
+    float s2[TURNS];
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const int64_t row = first + turn * apart;
         if (turn >= t.turns || row >= p.rows) continue;
         codes[turn] = load_codes<ELEMENTS / 2>(from + row * p.q.row_stride, wide_codes);
         sf[turn] = __ldg(sf_at(p.q, l, row, k / NK_SF_VEC, cols));
+        s2[turn] = scale.data ? scale.data[l * scale.group_stride + row * scale.stride] : scale.value;
     }
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const int64_t row = first + turn * apart;
         if (turn >= t.turns || row >= p.rows) continue;
         float values[ELEMENTS];
-        CONVERT::values_of(codes[turn], sf[turn], global_scale, values);
+        CONVERT::values_of(codes[turn], sf[turn], s2[turn], values);
         uint8_t *to = output_at(p.out, l, row, k);
         if (wide_out) {
             *(uint4 *)to = vector_of<DTYPE>(values);

@@ -3,8 +3,8 @@
  *
  * Launches: ROW_quantize_amax_*   with "amax": each CTA writes its largest finite magnitude to the workspace
  *           ROW_quantize_experts   with experts: writes which rows of x every atom row of the scale factors holds
- *           ROW_quantize_*          always: codes and scale bytes. Each CTA finds the largest of all magnitudes by
- *                                   itself, while its first blocks arrive
+ *           ROW_quantize_*          codes and scale bytes. Each CTA finds the largest of all magnitudes by itself,
+ * while its first blocks arrive ROW_quantize_token_*    with "token" in its place: quantize_token.cuh
  *
  * Work: rows have positions, the order of the scale factors: padding has positions, so that it is written.
  * With experts the rows outside all of them come last: they have positions, and get codes only. A tile is columns of
@@ -23,8 +23,7 @@
 #define NK_QUANTIZE_CUH
 
 #include "expert.cuh"
-#include "quantize_four_six.cuh"
-#include "quantize_params.h"
+#include "quantize_recipes.cuh"
 #include "sf_layout.cuh"
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -80,16 +79,6 @@ template <nk_dtype DTYPE> __device__ inline uint32_t gated_max(uint32_t amax, co
     for (int i = 0; i < COUNT; i++)
         amax = max(amax, finite_magnitudes<NK_F32>(__float_as_uint(__fmul_rn(nk_silu(values[i]), factors[i]))));
     return amax;
-}
-
-/* The largest of all threads' values, for all of them. */
-template <int THREADS> __device__ inline uint32_t max_of_cta(uint32_t mine)
-{
-    __shared__ uint32_t of_warp[THREADS / 32];
-    const uint32_t warp_max = __reduce_max_sync(~0u, mine);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = warp_max;
-    __syncthreads();
-    return __reduce_max_sync(~0u, of_warp[threadIdx.x % (THREADS / 32)]);
 }
 
 template <nk_dtype DTYPE, bool WIDE, bool GATED>
@@ -188,64 +177,6 @@ __device__ inline void find_atom_rows(const nk_quantize_problem &p, const cuda_q
 /* Codes and scale factors                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* The largest of all maxima, which all threads of a CTA find together. */
-__device__ inline float largest_maximum(const cuda_quantize_params &q)
-{
-    uint32_t bits = 0;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < q.maxima_count; i += CUDA_TILE_THREADS)
-        bits = max(bits, q.maxima[i]);
-    return __uint_as_float(max_of_cta<CUDA_TILE_THREADS>(bits));
-}
-
-/* S of the contract. */
-__device__ inline float encode_scale(const nk_quantize_problem &p, const cuda_quantize_params &q)
-{
-    if (!p.amax_out) return encode_scale_of(p.global_scale);
-    const float amax = largest_maximum(q), full = NK_E2M1_MAX * NK_E4M3_MAX;
-    if (blockIdx.x == 0 && threadIdx.x == 0) /* 1/S where S is FLT_MAX */
-        *p.amax_out = amax > 0 ? fmaxf(__fdiv_rn(amax, full), 1 / FLT_MAX) : 1.0f;
-    return amax > 0 ? fminf(__fdiv_rn(full, amax), FLT_MAX) : 1.0f;
-}
-
-/* s2 of the recipe four_six. */
-__device__ inline float four_six_scale(const nk_quantize_problem &p, const cuda_quantize_params &q)
-{
-    if (!p.amax_out) return alpha_at(p.global_scale, 0);
-    const float s2 = __fdiv_rn(largest_maximum(q), NK_FOUR_SIX_MAX), given = s2 > 0 ? s2 : 1.0f;
-    if (blockIdx.x == 0 && threadIdx.x == 0) *p.amax_out = given;
-    return given;
-}
-
-struct amax_recipe {
-    encoder e;
-
-    __device__ amax_recipe(const nk_quantize_problem &p, const cuda_quantize_params &q)
-        : e(encoder_of(encode_scale(p, q)))
-    {
-    }
-
-    template <typename CONVERT, nk_dtype DTYPE>
-    __device__ uint32_t encode(float smallest_scale, const block<DTYPE> &x, uint32_t codes[2]) const
-    {
-        return encode_block<CONVERT>(e, smallest_scale, x, codes);
-    }
-};
-
-struct four_six_recipe {
-    float s2;
-
-    __device__ four_six_recipe(const nk_quantize_problem &p, const cuda_quantize_params &q) : s2(four_six_scale(p, q))
-    {
-    }
-
-    template <typename CONVERT, nk_dtype DTYPE>
-    __device__ uint32_t encode(float smallest_scale, const block<DTYPE> &x, uint32_t codes[2]) const
-    {
-        return encode_four_six<CONVERT>(s2, smallest_scale, x, codes);
-    }
-};
-
 /* The rows of one tile. */
 typedef struct tile_rows {
     int64_t first;            /* row of x */
@@ -338,11 +269,10 @@ __device__ inline void find_outputs(const nk_quantize_problem &p, const cuda_qua
     }
 }
 
-__device__ inline bool is_present(const column_cursor &s, int row)
+__device__ inline bool is_present(const tile_rows &r, int row)
 {
-    const uint32_t in_hole = (uint32_t)(row - s.rows.hole_begin),
-                   hole = (uint32_t)(s.rows.hole_end - s.rows.hole_begin);
-    return (row < s.rows.count) & (in_hole >= hole);
+    const uint32_t in_hole = (uint32_t)(row - r.hole_begin), hole = (uint32_t)(r.hole_end - r.hole_begin);
+    return (row < r.count) & (in_hole >= hole);
 }
 
 template <bool WIDE> __device__ inline void store_codes(uint8_t *to, const uint32_t codes[2])
@@ -365,7 +295,7 @@ template <nk_dtype DTYPE> struct quantize_input {
 template <nk_dtype DTYPE, bool WIDE, bool GATED>
 __device__ inline void fetch_block(column_cursor &s, int row, quantize_input<DTYPE> &in)
 {
-    if (is_present(s, row)) {
+    if (is_present(s.rows, row)) {
         load_block<DTYPE, WIDE>(s.x, in.x);
         if (GATED) load_block<DTYPE, WIDE>(s.up, in.up);
     }
@@ -378,7 +308,7 @@ __device__ inline void write_block(const nk_quantize_problem &p, const RECIPE &r
                                    const quantize_input<DTYPE> &in)
 {
     uint32_t codes[2], sf = 0;
-    if (is_present(s, row)) {
+    if (is_present(s.rows, row)) {
         if constexpr (GATED)
             sf = recipe.template encode<CONVERT>(p.smallest_scale, gated_block(in.x, in.up), codes);
         else
@@ -412,39 +342,5 @@ __device__ inline void quantize(const nk_quantize_problem &p, const cuda_quantiz
         }
     }
 }
-
-/* All kernels of a row whose instructions CONVERT is, see quantize_encode.cuh. */
-#define QUANTIZE_ENCODER(row, CONVERT, name, DTYPE, WIDE, GATED, RECIPE)                               \
-    extern "C" __global__ void __launch_bounds__(CUDA_TILE_THREADS) row##_quantize_##name(             \
-        const __grid_constant__ nk_quantize_problem p, const __grid_constant__ cuda_quantize_params q) \
-    {                                                                                                  \
-        quantize<CONVERT, DTYPE, WIDE, GATED, RECIPE>(p, q);                                           \
-    }
-
-#define QUANTIZE_KERNEL(row, CONVERT, name, DTYPE, WIDE, GATED)                                        \
-    extern "C" __global__ void __launch_bounds__(CUDA_AMAX_THREADS) row##_quantize_amax_##name(        \
-        const __grid_constant__ nk_quantize_problem p, const __grid_constant__ cuda_quantize_params q) \
-    {                                                                                                  \
-        amax_of<DTYPE, WIDE, GATED>(p, q);                                                             \
-    }                                                                                                  \
-    QUANTIZE_ENCODER(row, CONVERT, name, DTYPE, WIDE, GATED, amax_recipe)
-
-#define QUANTIZE_OF(row, CONVERT, name, DTYPE)                                           \
-    QUANTIZE_KERNEL(row, CONVERT, name, DTYPE, true, false)                              \
-    QUANTIZE_KERNEL(row, CONVERT, name##_narrow, DTYPE, false, false)                    \
-    QUANTIZE_KERNEL(row, CONVERT, gated_##name, DTYPE, true, true)                       \
-    QUANTIZE_KERNEL(row, CONVERT, gated_##name##_narrow, DTYPE, false, true)             \
-    QUANTIZE_ENCODER(row, CONVERT, four_six_##name, DTYPE, true, false, four_six_recipe) \
-    QUANTIZE_ENCODER(row, CONVERT, four_six_##name##_narrow, DTYPE, false, false, four_six_recipe)
-
-#define QUANTIZE_KERNELS(row, CONVERT)                                                                 \
-    extern "C" __global__ void __launch_bounds__(CUDA_EXPERT_THREADS) row##_quantize_experts(          \
-        const __grid_constant__ nk_quantize_problem p, const __grid_constant__ cuda_quantize_params q) \
-    {                                                                                                  \
-        find_atom_rows(p, q);                                                                          \
-    }                                                                                                  \
-    QUANTIZE_OF(row, CONVERT, fp16, NK_F16)                                                            \
-    QUANTIZE_OF(row, CONVERT, bf16, NK_BF16)                                                           \
-    QUANTIZE_OF(row, CONVERT, fp32, NK_F32)
 
 #endif

@@ -34,8 +34,15 @@ const gemm_desc *gemm_describe_gemm(const nk_gemm_problem *p, gemm_call *c) { re
 
 const gemm_desc *gemm_describe_dual_gemm(const nk_dual_gemm_problem *p, gemm_call *c)
 {
-    c->gemm = (nk_gemm_problem){
-        .device = p->device, .l = p->l, .m = p->m, .n = p->n, .k = p->k, .a = p->a, .b = p->b1, .d = p->d};
+    c->gemm = (nk_gemm_problem){.device = p->device,
+                                .l = p->l,
+                                .m = p->m,
+                                .n = p->n,
+                                .k = p->k,
+                                .a = p->a,
+                                .b = p->b1,
+                                .d = p->d,
+                                .row_scale = p->row_scale};
     describe(c, GEMM_DUAL, &c->gemm, p)->up = &p->b2;
     return &c->desc;
 }
@@ -76,7 +83,8 @@ const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_prob
                             .bias2 = p->bias_ups,
                             .activation = p->activation,
                             .d = gates->d,
-                            .encoded = p->encoded};
+                            .encoded = p->encoded,
+                            .row_scale = gates->row_scale};
     gemm_desc *d = describe_experts(c, GEMM_GROUPED_DUAL, &p->gates, &c->gated);
     d->gated = &c->gated;
     d->up = &c->gated.b2;

@@ -14,6 +14,7 @@ typedef struct gemm_gated {
     nk_activation activation;
     nk_output d;
     nk_encoded_output encoded; /* where wanted, in place of d */
+    nk_row_scale row_scale;
 } gemm_gated;
 
 #endif

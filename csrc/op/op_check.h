@@ -103,6 +103,11 @@ nk_status nk_check_same_k(const nk_tensor *t, int64_t k, const nk_tensor *like_t
 nk_status nk_check_alpha(const nk_scalar *alpha, int64_t n, const nk_tensor *first, nk_alpha *checked);
 nk_status nk_check_bias(const nk_tensor *bias, int64_t n, const nk_tensor *first, nk_bias *checked);
 
+/* `t` is NULL, or fp32 with a factor for each row of `tokens`, whose view is `like`: of its shape without the last
+ * dimension; of one row, one element. */
+nk_status nk_check_row_scale(const nk_tensor *t, const nk_tensor *tokens, const nk_view *like, const nk_tensor *first,
+                             nk_row_scale *checked);
+
 /* `offsets` are int32 [G+1], contiguous. On the CPU they must lie in 0..rows and never fall, and *atoms becomes the
  * number of atom rows that blocked scales of these experts take. On a GPU the host cannot read them: *atoms is 0 and
  * kernels clamp. */

@@ -42,6 +42,7 @@ static nk_status check(const nk_dual_gemm_args *args, nk_dual_gemm_problem *prob
     problem->n = b1.rows;
     NK_TRY(nk_check_alpha(&args->alpha1, problem->n, args->a, &problem->alpha1));
     NK_TRY(nk_check_alpha(&args->alpha2, problem->n, args->a, &problem->alpha2));
+    NK_TRY(nk_check_row_scale(args->row_scale, args->a, &a, args->a, &problem->row_scale));
     NK_TRY(nk_check_bias(args->bias1, problem->n, args->a, &problem->bias1));
     NK_TRY(nk_check_bias(args->bias2, problem->n, args->a, &problem->bias2));
     return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &a, problem->m, problem->n, spec);
@@ -60,12 +61,20 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec)
     NK_TRY(check(args, &problem, &spec));
     NK_TRY(nk_check_out_matrix(args->out, &spec, exec, args->a, &problem.d));
     if (args->out) {
-        const nk_tensor *inputs[] = {
-            args->a,    args->b1,            args->b2,            args->sfa,   args->sfb1,
-            args->sfb2, args->alpha1.tensor, args->alpha2.tensor, args->bias1, args->bias2};
+        const nk_tensor *inputs[] = {args->a,
+                                     args->b1,
+                                     args->b2,
+                                     args->sfa,
+                                     args->sfb1,
+                                     args->sfb2,
+                                     args->alpha1.tensor,
+                                     args->alpha2.tensor,
+                                     args->bias1,
+                                     args->bias2,
+                                     args->row_scale};
         NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
     }
     if (nk_is_shared(&problem.b1) && nk_is_shared(&problem.b2))
-        nk_join_batches(&problem.l, &problem.m, problem.n, problem.k, &problem.a, &problem.d);
+        nk_join_batches(&problem.l, &problem.m, problem.n, problem.k, &problem.a, &problem.d, &problem.row_scale);
     NK_DISPATCH(dual_gemm, &problem, exec, nk_numel(&spec) == 0);
 }

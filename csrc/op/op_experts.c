@@ -91,6 +91,7 @@ nk_status nk_check_experts(const nk_grouped_gemm_args *args, unsigned b_dtypes, 
     problem->groups = b.l;
     p->m = like->rows;
     p->n = b.rows;
+    NK_TRY(nk_check_row_scale(all->row_scale, first, like, first, &p->row_scale));
     NK_TRY(check_rows(args, problem));
     return check_offsets(args, problem);
 }

@@ -22,7 +22,7 @@ nk_status nk_gemm_inputs(const nk_gemm_args *args, unsigned a_dtypes, unsigned b
                 nk_dtype_name(args->b->dtype), args->a->name);
     NK_CHECK_AT(b_fp4 || problem->b.dtype == problem->a.dtype, NK_TYPE_ERROR, args->b, "dtype %s, expected %s like %s",
                 nk_dtype_name(args->b->dtype), nk_dtype_name(args->a->dtype), args->a->name);
-    return NK_OK;
+    return nk_check_row_scale(args->row_scale, args->a, like, first, &problem->row_scale);
 }
 
 nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const nk_exec *exec, const nk_tensor *first,
@@ -30,7 +30,8 @@ nk_status nk_gemm_output(const nk_gemm_args *args, const nk_tensor *spec, const 
 {
     NK_TRY(nk_check_out_matrix(args->out, spec, exec, first, &problem->d));
     if (!args->out) return NK_OK;
-    const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor, args->bias};
+    const nk_tensor *inputs[] = {args->a,    args->b,        args->sfa, args->sfb, args->alpha.tensor,
+                                 args->bias, args->row_scale};
     return nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]);
 }
 
@@ -52,18 +53,21 @@ static bool scales_join(const nk_operand *a, int64_t m, int64_t k, int64_t *row_
     return m % NK_SF_ATOM_ROWS == 0 && a->sf_batch_stride == m * nk_sf_padded_cols(k / NK_SF_VEC);
 }
 
-void nk_join_batches(int64_t *l, int64_t *m, int64_t n, int64_t k, nk_operand *a, nk_output *d)
+void nk_join_batches(int64_t *l, int64_t *m, int64_t n, int64_t k, nk_operand *a, nk_output *d, nk_row_scale *row_scale)
 {
     int64_t rows, a_stride, d_stride, sf_stride = a->sf_row_stride, size = nk_dtype_size(d->dtype);
+    int64_t scale_stride;
     if (*l <= 1 || *m < 1 || __builtin_mul_overflow(*l, *m, &rows)) return;
     bool joins = joined_stride(*m, a->row_stride, a->batch_stride, &a_stride) &&
-                 joined_stride(*m, d->row_stride, d->batch_stride, &d_stride) && scales_join(a, *m, k, &sf_stride);
+                 joined_stride(*m, d->row_stride, d->batch_stride, &d_stride) && scales_join(a, *m, k, &sf_stride) &&
+                 joined_stride(*m, row_scale->stride, row_scale->batch_stride, &scale_stride);
     if (!joins || (n > 1 && d->col_stride != size && d_stride != size)) return;
     *l = 1;
     *m = rows;
     a->row_stride = a_stride;
     a->sf_row_stride = sf_stride;
     d->row_stride = d_stride;
+    row_scale->stride = scale_stride;
 }
 
 /* 16-bit tokens must be contiguous along K. (Only the 16-bit b of grouped_gemm may be contiguous along N instead.) */
@@ -90,6 +94,7 @@ nk_status nk_gemm(const nk_gemm_args *args, nk_exec *exec)
     nk_tensor spec;
     NK_TRY(check(args, &problem, &spec));
     NK_TRY(nk_gemm_output(args, &spec, exec, args->a, &problem));
-    if (nk_is_shared(&problem.b)) nk_join_batches(&problem.l, &problem.m, problem.n, problem.k, &problem.a, &problem.d);
+    if (nk_is_shared(&problem.b))
+        nk_join_batches(&problem.l, &problem.m, problem.n, problem.k, &problem.a, &problem.d, &problem.row_scale);
     NK_DISPATCH(gemm, &problem, exec, nk_numel(&spec) == 0);
 }

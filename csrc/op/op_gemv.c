@@ -27,6 +27,7 @@ static nk_status check(const nk_gemm_args *args, nk_gemv_problem *problem, nk_te
     problem->m = 1;
     problem->n = matrix.rows;
     NK_TRY(nk_check_alpha(&args->alpha, problem->n, args->a, &problem->alpha));
+    NK_TRY(nk_check_row_scale(args->row_scale, args->b, &vector, args->a, &problem->row_scale));
     return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->b), args->a, &matrix, problem->n, 1, spec);
 }
 
@@ -44,7 +45,7 @@ nk_status nk_gemv(const nk_gemm_args *args, nk_exec *exec)
     NK_TRY(check(args, &problem, &spec));
     NK_TRY(nk_check_out_matrix(args->out, &spec, exec, args->a, &column));
     if (args->out) {
-        const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor};
+        const nk_tensor *inputs[] = {args->a, args->b, args->sfa, args->sfb, args->alpha.tensor, args->row_scale};
         NK_TRY(nk_check_disjoint(args->out, inputs, sizeof inputs / sizeof inputs[0]));
     }
     problem.d = column; /* [L, M, 1] is the gemm's [L, 1, N] */

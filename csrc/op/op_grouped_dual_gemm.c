@@ -90,6 +90,7 @@ static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_ge
                 .b = args->b,
                 .sfa = args->sfa,
                 .sfb = args->sfb,
+                .row_scale = args->row_scale,
                 .sfa_layout = args->sfa_layout,
                 .sfb_layout = args->sfb_layout},
         .offsets = args->offsets,
@@ -140,9 +141,10 @@ nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *e
     nk_tensor specs[2];
     NK_TRY(check(args, &problem, specs));
     NK_TRY(check_outputs(args, specs, exec, &problem));
-    const nk_tensor *all[] = {args->out,  args->codes, args->scales,       args->a,
-                              args->b,    args->sfa,   args->sfb,          args->offsets,
-                              args->rows, args->bias,  args->alpha.tensor, args->global_scale.tensor};
+    const nk_tensor *all[] = {args->out,      args->codes, args->scales,       args->a,
+                              args->b,        args->sfa,   args->sfb,          args->offsets,
+                              args->rows,     args->bias,  args->alpha.tensor, args->global_scale.tensor,
+                              args->row_scale};
     for (int i = 0; i < 3; i++) {
         if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
     }

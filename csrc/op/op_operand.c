@@ -45,7 +45,7 @@ static bool is_permuted_view(const nk_tensor *sf, int64_t rest_m, int64_t rest_k
 
 /* `sf` is a buffer of blocked bytes in their own order, with at least `bytes` for each batch. */
 static NK_COLD nk_status check_blocked_buffer(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t bytes,
-                                               int64_t *batch_stride)
+                                              int64_t *batch_stride)
 {
     if (sf->ndim == 3 && of->rank >= 3) { /* [L, padded rows, padded cols] */
         NK_CHECK_AT(sf->shape[0] == of->l && is_contiguous(sf, 1) && sf->shape[1] * sf->shape[2] >= bytes,
@@ -87,7 +87,7 @@ static nk_status check_blocked(const nk_tensor *sf, const nk_view *of, int64_t k
 }
 
 static NK_COLD nk_status check_linear(const nk_tensor *sf, const nk_view *of, int64_t k, int64_t *row_stride,
-                                       int64_t *batch_stride)
+                                      int64_t *batch_stride)
 {
     bool fits = sf->ndim == of->rank;
     if (fits) {
@@ -211,6 +211,41 @@ nk_status nk_check_bias(const nk_tensor *bias, int64_t n, const nk_tensor *first
                 nk_shape_text(bias).s, n);
     *checked =
         (nk_bias){.data = bias->data, .dtype = bias->dtype, .stride = bias->stride[0] * nk_dtype_size(bias->dtype)};
+    return NK_OK;
+}
+
+/* What `t` would be with a dimension of one element behind its last: rows of one column. */
+static nk_tensor as_column(const nk_tensor *t)
+{
+    nk_tensor column = *t;
+    column.shape[t->ndim] = column.stride[t->ndim] = 1;
+    column.ndim++;
+    return column;
+}
+
+nk_status nk_check_row_scale(const nk_tensor *t, const nk_tensor *tokens, const nk_view *like, const nk_tensor *first,
+                             nk_row_scale *checked)
+{
+    *checked = (nk_row_scale){0};
+    if (!t) return NK_OK;
+    NK_TRY(nk_check_tensor(t, NK_DTYPE_BIT(NK_F32), first));
+    checked->data = t->data;
+    if (like->rank == 1) {
+        NK_CHECK_AT(nk_numel(t) == 1, NK_VALUE_ERROR, t, "shape %s, expected one element", nk_shape_text(t).s);
+        return NK_OK;
+    }
+    nk_tensor expected = *tokens;
+    expected.ndim--;
+    bool same = t->ndim == expected.ndim;
+    for (int d = 0; same && d < t->ndim; d++)
+        same = t->shape[d] == expected.shape[d];
+    NK_CHECK_AT(same, NK_VALUE_ERROR, t, "shape %s, expected %s, one for each row of %s", nk_shape_text(t).s,
+                nk_shape_text(&expected).s, tokens->name);
+    const nk_tensor column = as_column(t);
+    nk_view view;
+    NK_TRY(nk_view_of(&column, "[.., M]", &view));
+    checked->stride = view.row_stride / nk_dtype_size(NK_F32);
+    checked->batch_stride = view.batch_stride / nk_dtype_size(NK_F32);
     return NK_OK;
 }
 

@@ -158,7 +158,7 @@ nk_status nk_check_disjoint_groups(const nk_gemm_args *list, int64_t groups, voi
     int64_t compared = 0;
     for (int64_t g = 0; g < groups && count > 0; g++) {
         const nk_gemm_args *o = &list[g];
-        const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->bias, o->out};
+        const nk_tensor *tensors[] = {o->a, o->b, o->sfa, o->sfb, o->alpha.tensor, o->row_scale, o->bias, o->out};
         for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
             if (tensors[i]) NK_TRY(check_against_outputs(sorted, count, tensors[i], &compared));
         if (compared < ASK_AFTER) continue;

@@ -89,8 +89,11 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
     }
     NK_TRY(nk_spec_matrix("codes", NK_E2M1X2, first, x, x->rows, x->cols / 2, &outs->spec[0]));
     NK_TRY(scales_spec(args, x, p, &outs->spec[1]));
-    outs->spec[2] = nk_spec("global_scale", NK_F32, first->device, 1, (int64_t[]){1});
     outs->count = args->amax ? 3 : 2;
+    p->per_token = args->per_token;
+    const bool many = args->per_token && first->ndim > 1;
+    outs->spec[2] = nk_spec("global_scale", NK_F32, first->device, many ? first->ndim - 1 : 1,
+                            many ? first->shape : (int64_t[]){1});
     return NK_OK;
 }
 
@@ -149,7 +152,11 @@ nk_status nk_quantize(const nk_quantize_args *args, nk_exec *exec)
     const nk_tensor *amax_out = args->amax_out;
     if (args->amax) {
         NK_TRY(nk_check_out(&amax_out, &outs.spec[2], NK_DTYPE_BIT(NK_F32), exec, args->x));
+        nk_row_scale of_rows = {0};
+        if (args->per_token) NK_TRY(nk_check_row_scale(amax_out, args->x, &x, args->x, &of_rows));
         p.amax_out = amax_out->data;
+        p.amax_row_stride = of_rows.stride;
+        p.amax_batch_stride = of_rows.batch_stride;
     }
     const nk_tensor *all[] = {args->codes, args->scales,  args->amax_out,           args->x,
                               args->up,    args->offsets, args->global_scale.tensor};

@@ -127,7 +127,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
 {
     py_groups groups = {0};
     int64_t per_token = 1;
-    PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *biases = NULL, *outs = NULL;
+    PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *row_scales = NULL, *biases = NULL, *outs = NULL;
     nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_OTHER};
     int failed = -1;
     if (refused_by_list(v[PY_GROUPED_GEMM_OFFSETS], "offsets") < 0 ||
@@ -145,6 +145,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
         optional_items(call, v[PY_GROUPED_GEMM_SFA], "sfa", count, &sfas) < 0 ||
         optional_items(call, v[PY_GROUPED_GEMM_SFB], "sfb", count, &sfbs) < 0 ||
         alpha_items(call, v[PY_GROUPED_GEMM_ALPHA], count, &alphas, &common.alpha.value) < 0 ||
+        optional_items(call, v[PY_GROUPED_GEMM_ROW_SCALE], "row_scale", count, &row_scales) < 0 ||
         optional_items(call, v[PY_GROUPED_GEMM_BIAS], "bias", count, &biases) < 0 ||
         py_scale_layouts(v[PY_GROUPED_GEMM_SCALE_LAYOUT], &common.sfa_layout, &common.sfb_layout) < 0 ||
         optional_items(call, v[PY_GROUPED_GEMM_OUT], "out", count, &outs) < 0 ||
@@ -161,6 +162,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
             optional_tensor_of(call, sfas, "sfa", g, &t->sfa, &p->sfa) < 0 ||
             optional_tensor_of(call, sfbs, "sfb", g, &t->sfb, &p->sfb) < 0 ||
             py_scalar(call, alpha, "alpha", (int32_t)g, &t->alpha, &p->alpha) < 0 ||
+            optional_tensor_of(call, row_scales, "row_scale", g, &t->row_scale, &p->row_scale) < 0 ||
             optional_tensor_of(call, biases, "bias", g, &t->bias, &p->bias) < 0) {
             goto done;
         }

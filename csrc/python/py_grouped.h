@@ -5,7 +5,7 @@
 #include "py_state.h"
 
 typedef struct py_group {
-    nk_tensor a, b, sfa, sfb, alpha, bias, out;
+    nk_tensor a, b, sfa, sfb, alpha, row_scale, bias, out;
 } py_group;
 
 typedef struct py_groups {

@@ -23,7 +23,8 @@ static int quantized_output(py_call *call, PyObject *const *v, nk_grouped_dual_g
         return py_fail_at(PyExc_ValueError, "out_dtype", -1, "%R, expected None with quantized=True",
                           v[PY_GROUPED_DUAL_GEMM_OUT_DTYPE]);
     }
-    if (py_global_scale(call, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE], &global_scale, &args->global_scale, NULL) < 0 ||
+    if (py_global_scale(call, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE], &global_scale, &args->global_scale, NULL, NULL) <
+            0 ||
         py_global_scale_inverse(call, v[PY_GROUPED_DUAL_GEMM_GLOBAL_SCALE_INVERSE], &inverse, &args->global_scale,
                                 &args->inverse) < 0 ||
         py_optional_outputs(call, v[PY_GROUPED_DUAL_GEMM_OUT], "(data, scales)", 2, 2, given, t, pointers) < 0 ||

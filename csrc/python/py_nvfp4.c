@@ -20,17 +20,19 @@ static int read_positive(py_call *call, PyObject *object, const char *name, nk_t
     return py_fail_at(PyExc_ValueError, name, -1, "%R, expected a finite number above 0 in float32", object);
 }
 
-int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax)
+int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax, bool *per_token)
 {
-    static const char *const words[] = {"amax", NULL};
+    static const char *const words[] = {"amax", "token", NULL};
     int word;
     if (!object || object == Py_None) return 0;
     if (PyUnicode_Check(object)) {
         if (!amax) {
             return py_fail_at(PyExc_ValueError, "global_scale", -1, "%R, expected None, a number or a tensor", object);
         }
+        if (py_word(object, "global_scale", words, &word) < 0) return -1;
         *amax = true;
-        return py_word(object, "global_scale", words, &word);
+        *per_token = word == 1;
+        return 0;
     }
     return read_positive(call, object, "global_scale", t, global_scale);
 }

@@ -4,8 +4,9 @@
 
 #include "py_state.h"
 
-/* Reads None, a number or a 1-element tensor, or "amax" where `amax` is not NULL. */
-int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax);
+/* Reads None, a number or a 1-element tensor, or where `amax` is not NULL "amax" or "token", which sets both. */
+int py_global_scale(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *amax,
+                    bool *per_token);
 
 /* Reads global_scale_inverse, None or what takes the place of a *global_scale that was read. */
 int py_global_scale_inverse(py_call *call, PyObject *object, nk_tensor *t, nk_scalar *global_scale, bool *inverse);

@@ -24,7 +24,8 @@ int py_run_quantize(py_call *call, PyObject *const *v, PyObject **result)
     nk_dtype data_dtype = NK_E2M1X2;
     int count, failed = -1;
     if (py_read(call, v, &args, inputs) < 0 ||
-        py_global_scale(call, v[PY_QUANTIZE_GLOBAL_SCALE], &global_scale, &args.global_scale, &args.amax) < 0 ||
+        py_global_scale(call, v[PY_QUANTIZE_GLOBAL_SCALE], &global_scale, &args.global_scale, &args.amax,
+                        &args.per_token) < 0 ||
         py_global_scale_inverse(call, v[PY_QUANTIZE_GLOBAL_SCALE_INVERSE], &inverse, &args.global_scale,
                                 &args.inverse) < 0 ||
         py_optional_outputs(call, v[PY_QUANTIZE_OUT],
@@ -88,7 +89,8 @@ int py_run_dequantize(py_call *call, PyObject *const *v, PyObject **result)
 /* a and b, or one of them, may be tuples of three, which nvfp4kern.whole.apart takes apart. */
 int py_run_gemm(py_call *call, PyObject *const *v, PyObject **result)
 {
-    static const int places[] = {PY_GEMM_A, PY_GEMM_B, PY_GEMM_SFA, PY_GEMM_SFB, PY_GEMM_ALPHA, PY_GEMM_SCALE_LAYOUT};
+    static const int places[] = {PY_GEMM_A,     PY_GEMM_B,         PY_GEMM_SFA,         PY_GEMM_SFB,
+                                 PY_GEMM_ALPHA, PY_GEMM_ROW_SCALE, PY_GEMM_SCALE_LAYOUT};
     enum { COUNT = sizeof places / sizeof places[0] };
     if (!PyTuple_Check(v[PY_GEMM_A]) && !PyTuple_Check(v[PY_GEMM_B])) return py_run_one(call, v, result);
     PyObject *apart = py_imported(&call->state->apart, "nvfp4kern.whole", "apart"), *values[PY_MAX_ARGS], *given[COUNT];
@@ -96,7 +98,7 @@ int py_run_gemm(py_call *call, PyObject *const *v, PyObject **result)
     for (int i = 0; i < COUNT; i++)
         given[i] = v[places[i]] ? v[places[i]] : Py_None;
     PyObject *parts =
-        PyObject_CallFunctionObjArgs(apart, given[0], given[1], given[2], given[3], given[4], given[5], NULL);
+        PyObject_CallFunctionObjArgs(apart, given[0], given[1], given[2], given[3], given[4], given[5], given[6], NULL);
     if (!parts || py_keep(call, parts) < 0) return -1;
     memcpy(values, v, sizeof values);
     for (int i = 0; i < COUNT; i++)

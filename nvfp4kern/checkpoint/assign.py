@@ -143,9 +143,8 @@ class Assignment:
         quant = kinds.pop()
         inverse = any(layer.has_inverse for layer in new.layers)
         old = new.old
-        if quant == "amax" and isinstance(old, RowParallel):
-            reason = "input_quant='amax' is of the whole input, which no rank has"
-            raise CheckpointError(f"{name}: {reason}")
+        if quant in ("amax", "token") and isinstance(old, RowParallel):
+            raise CheckpointError(f"{name}: input_quant={quant!r}: no rank has whole rows")
         if quant is None and any(value.dtype == torch.float32 for value in weights_of(old)):
             raise ValueError(
                 f"model: {name} is float32; inputs that are not quantised are float16 or bfloat16: "
@@ -164,6 +163,8 @@ class Assignment:
                 "row_scales": any(map(self._one_for_each_row, new.layers)),
             }
             if isinstance(old, ExpertParallel):
+                if quant == "token" and old.tokens == "own":
+                    raise CheckpointError(f"{name}: input_quant='token' is for tokens='same'")
                 return old.unset(**options)
             return NVFP4Experts(**NVFP4Experts.options_of(old), device="meta", **options)
         if len(scaled) > 1:

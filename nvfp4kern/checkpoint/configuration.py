@@ -14,6 +14,7 @@ ALGORITHMS: dict[InputQuant, str] = {
     "static": "NVFP4",
     "dynamic": "NVFP4",
     "amax": "W4A16_NVFP4",
+    "token": "W4A16_NVFP4",
 }
 """How the inputs are quantised -> ModelOpt's algorithm. Dynamic block scales alone are what a
 static input_scale of 1 gives, and such files say that for other engines."""
@@ -22,7 +23,7 @@ SCALED = (AWQ, SVD)
 """Where a layer may have a pre_quant_scale."""
 OWN = "nvfp4kern"
 """The key of what ModelOpt's words cannot say. Other engines pass it over."""
-RECORDED = ("dynamic", "amax")
+RECORDED = ("dynamic", "amax", "token")
 
 
 def by_modelopt(
@@ -120,7 +121,7 @@ def read_record(plan: Plan, quantization: dict[str, Any] | None) -> None:
     said = given if isinstance(given, dict) else dict.fromkeys(plan.layers, given)
     for name, quant in said.items():
         if quant not in RECORDED:
-            expected = "expected 'dynamic' or 'amax', or an object with these by layer"
+            expected = "expected 'dynamic', 'amax' or 'token', or an object with these by layer"
             raise CheckpointError(f"{OWN}: input_quant: {in_short(quant)}, {expected}")
         if name not in plan.layers:
             plan.warn(in_short(name), f"is no quantised layer, and has input_quant {quant!r}")

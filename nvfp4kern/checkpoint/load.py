@@ -20,7 +20,7 @@ from .plan import refuse
 from .report import Report, inspect
 from .untrusted import in_short
 
-InputQuantOption = Literal["auto", "dynamic", "amax"] | None
+InputQuantOption = Literal["auto", "dynamic", "amax", "token"] | None
 
 
 def load_checkpoint(
@@ -45,8 +45,8 @@ def load_checkpoint(
         trusted. Layers in FP8 are dequantised.
     device: where everything goes: "cpu", "cuda", "cuda:<index>", or such a torch.device. Tensors
         are copied one by one.
-    input_quant: "auto" does what the files say. None leaves inputs at 16 bits (W4A16). "dynamic"
-        and "amax" are NVFP4Linear's.
+    input_quant: "auto" does what the files say. None leaves inputs at 16 bits (W4A16). "dynamic",
+        "amax" and "token" are NVFP4Linear's.
     strict: with False, tensors that nothing in the model takes are a warning instead of an error.
     progress: shows a bar where rich is installed and the output is a terminal.
 
@@ -58,7 +58,7 @@ def load_checkpoint(
     Calls nvfp4kern.warmup(device).
     """
     place = device_of(device)
-    choice("input_quant", input_quant, ("auto", None, "dynamic", "amax"))
+    choice("input_quant", input_quant, ("auto", None, "dynamic", "amax", "token"))
     with Files(path) as files:
         plan = read_plan(files, input_quant)
         if not plan.layers:

@@ -16,7 +16,7 @@ from .untrusted import CheckpointError, in_short
 
 __all__ = ["InputQuant", "Layer", "Plan", "Problem", "Source"]
 
-InputQuant: TypeAlias = Literal["static", "dynamic", "amax"] | None
+InputQuant: TypeAlias = Literal["static", "dynamic", "amax", "token"] | None
 FLOATS = ("float32", "float16", "bfloat16")
 KV_SCALES = ("k_scale", "v_scale", "q_scale")
 ATTENTION = ("k_proj", "v_proj", "q_proj", "qkv_proj", "attn", "self_attn", "attention")

@@ -24,6 +24,7 @@ INPUTS = {
     "static": "static activations",
     "dynamic": "dynamic activations",
     "amax": "amax activations",
+    "token": "activations by token",
 }
 
 

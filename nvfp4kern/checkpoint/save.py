@@ -61,9 +61,9 @@ def save_checkpoint(
     max_shard_bytes: the most bytes of tensors in a file. A larger tensor has a file of its own.
 
     Stacked experts are written one by one, as published files have them.
-    input_quant="dynamic" and "amax" come back by an entry that other engines pass over. To them
-    "dynamic" is an input_scale of 1 (NVFP4), which is the same, and "amax" is weights alone
-    (W4A16_NVFP4).
+    input_quant="dynamic", "amax" and "token" come back by an entry that other engines pass over. To
+    them "dynamic" is an input_scale of 1 (NVFP4), which is the same, and the others are weights
+    alone (W4A16_NVFP4).
     A layer of `fuse` whose global scales differ is written with one for each row, and a warning:
     load_checkpoint takes that, other engines do not.
 

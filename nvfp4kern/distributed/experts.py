@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
-from ..nn.experts import NVFP4Experts, expert_ids
+from ..nn.experts import NVFP4Experts, Operand, expert_ids
 from ..nn.frozen import E4M3, InputQuant, choice
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
@@ -77,6 +77,10 @@ class ExpertParallel(Slice, NVFP4Experts):
         **gating: Any,
     ) -> None:
         choice("tokens", tokens, ("own", "same"))
+        if input_quant == "token" and tokens == "own":
+            raise ValueError(
+                "input_quant: 'token', expected tokens='same': its scales are not sent"
+            )
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
         rank, world = rank_and_world(group)
         if num_experts < world:
@@ -194,7 +198,7 @@ class ExpertParallel(Slice, NVFP4Experts):
                 permutation = self._by_expert(ids)
             else:
                 permutation = self._of_rank(sorted_rows, offsets, row_of)
-            partial = self._partial(*self._operand(x), weights, permutation, x.dtype)
+            partial = self._partial(self._operand(x), weights, permutation, x.dtype)
             self._agree(x, len(x), ids.shape[1])
             summed = reduced(partial, self.group)
         return (summed if residual is None else summed.float() + residual).to(x.dtype)
@@ -204,7 +208,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         self._agree(x, len(sent), ids.shape[1])
         everyones = gathered(sent, self.world, self.group)
         a, sfa, ids, weights = self._columns(everyones, ids.shape[1], x.dtype)
-        partial = self._partial(a, sfa, weights, self._by_expert(ids), x.dtype)
+        partial = self._partial((a, sfa, None), weights, self._by_expert(ids), x.dtype)
         return reduced_rows(partial, self.world, self.group)[: len(x)]
 
     def _agree(self, x: Tensor, tokens: int, k: int) -> None:
@@ -217,15 +221,14 @@ class ExpertParallel(Slice, NVFP4Experts):
 
     def _partial(
         self,
-        a: Tensor,
-        sfa: Tensor | None,
+        tokens: Operand,
         weights: Tensor,
         permutation: tuple[Tensor, Tensor, Tensor],
         dtype: torch.dtype,
     ) -> Tensor:
         """The weighted sum over the rank's experts."""
         sorted_rows, offsets, row_of = permutation
-        products = self._products_of(a, sfa, dtype, sorted_rows, weights.shape[1], offsets)
+        products = self._products_of(tokens, dtype, sorted_rows, weights.shape[1], offsets)
         return self._sum(products, weights, row_of, self.reduce_dtype or dtype)
 
     def _by_expert(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -163,9 +163,9 @@ class RowParallel(_LinearSlice):
     sum, in fp32.
 
     Raises ValueError where in_features is no multiple of 16 for each rank, since scale factors are
-    of 16 columns, and for input_quant="amax", since no rank has the whole input. Raises ValueError
-    on all ranks where their calls differ, as ExpertParallel does. Raises NotImplementedError for x
-    that wants a gradient.
+    of 16 columns, and for input_quant="amax" or "token", since no rank has whole rows. Raises
+    ValueError on all ranks where their calls differ, as ExpertParallel does. Raises
+    NotImplementedError for x that wants a gradient.
     """
 
     def __init__(
@@ -184,8 +184,8 @@ class RowParallel(_LinearSlice):
         dtype: torch.dtype | None = None,
     ) -> None:
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
-        if input_quant == "amax":
-            raise ValueError("input_quant: 'amax' is of the whole input, which no rank has")
+        if input_quant in ("amax", "token"):
+            raise ValueError(f"input_quant: {input_quant!r} is of whole rows, which no rank has")
         columns = _columns(in_features, *rank_and_world(group))
         super().__init__(
             columns.extent, out_features, bias, input_quant=input_quant,
@@ -200,7 +200,7 @@ class RowParallel(_LinearSlice):
     def forward(self, x: Tensor) -> Tensor:
         refuse_gradients(x=x)
         x = autocast(x)
-        a, sfa, alpha = self._operand(x)
+        a, sfa, alpha, _ = self._operand(x)
         partial = nk.gemm(
             a, self.weight, sfa, self.weight_scale, alpha=alpha,
             bias=self.bias if self.rank == 0 else None, out_dtype=self.reduce_dtype or x.dtype,

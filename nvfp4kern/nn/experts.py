@@ -1,7 +1,7 @@
 """The experts of a mixture, with NVFP4 weights, stacked."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,13 @@ from .gptq import Compensation
 from .linear import autocast, quantize_input, readable, static_scale
 from .recipes import Recipe, quantize_weight
 
-INPUT_QUANTS = (None, "static", "dynamic")
+INPUT_QUANTS = (None, "static", "dynamic", "token")
 WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
 """Dtypes of a router's weights that need no conversion."""
+
+
+Operand: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
+"""Codes and their scale factors, or 16-bit elements; row_scale."""
 
 
 class NVFP4Experts(Frozen):
@@ -44,8 +48,8 @@ class NVFP4Experts(Frozen):
     H is hidden_size, I intermediate_size, E num_experts. A file may have gate's and up's global
     scale as one number for each expert, [E] or [E, 1, 1]: both then get it.
 
-    input_quant: None (W4A16), "static" or "dynamic", as in NVFP4Linear. A token is quantised once
-        for all its experts, so a static scale is the largest of the experts' scales.
+    input_quant: None (W4A16), "static", "dynamic" or "token", as in NVFP4Linear. A token is
+        quantised once for all its experts, so a static scale is the largest of the experts' scales.
     activation, limit, activation_scale: the gate, as in nvfp4kern.grouped_dual_gemm; gpt-oss has
         "swiglu_oai" with limit=7. With gated=False activation alone, that of
         nvfp4kern.grouped_gemm; Nemotron-H has "relu2".
@@ -204,7 +208,7 @@ class NVFP4Experts(Frozen):
         hessians: for "gptq" alone: by a stack's name and the expert, as in NVFP4Linear. An expert
             that has none is quantised by "amax".
         """
-        choice("input_quant", input_quant, (None, "dynamic"))
+        choice("input_quant", input_quant, (None, "dynamic", "token"))
         experts = cls.like(module, input_quant=input_quant, device=module.down_proj.device)
         (up, down), gate = stacks.matrices(module), stacks.gate_of(module)
         assert not isinstance(gate, str)
@@ -347,14 +351,15 @@ class NVFP4Experts(Frozen):
             else:
                 h = stacks.ACTIVATIONS[self.gating["activation"]](up)
             return Gradient.apply(h, biases[1], self, "down", offsets)
-        return self._products_of(*self._operand(x), x.dtype, sorted_rows, k, offsets)
+        return self._products_of(self._operand(x), x.dtype, sorted_rows, k, offsets)
 
-    def _operand(self, x: Tensor, name: str = "gate_up") -> tuple[Tensor, Tensor | None]:
-        """What a product reads of x: codes or x itself, and scale factors."""
+    def _operand(self, x: Tensor, name: str = "gate_up") -> Operand:
+        """What a product reads of x."""
         if self.input_quant is None:
-            return readable(x), None
+            return readable(x), None, None
         scale = self._input_scale(name)
-        return quantize_input(x, self.input_quant, scale, self.inverse)[:2]
+        a, sfa, own = quantize_input(x, self.input_quant, scale, self.inverse)
+        return a, sfa, own if self.input_quant == "token" else None
 
     def _input_scale(self, name: str) -> Tensor | None:
         """The global scale of the input of a product, or its inverse, with input_quant="static"
@@ -362,47 +367,39 @@ class NVFP4Experts(Frozen):
         return self.derived()[f"{name}_input"] if self.input_quant == "static" else None
 
     def _products_of(
-        self,
-        a: Tensor,
-        sfa: Tensor | None,
-        dtype: torch.dtype,
-        sorted_rows: Tensor,
-        k: int,
-        offsets: Tensor,
+        self, tokens: Operand, dtype: torch.dtype, sorted_rows: Tensor, k: int, offsets: Tensor
     ) -> Tensor:
         """_products of tokens as _operand makes them."""
+        a, sfa, row_scale = tokens
         options: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": max(k, 1)}
         if not self.gated:
             options["activation"] = self.gating["activation"]
-            h = self._product("gate_up", a, sfa, offsets, dtype, **options)
-            return self._product("down", *self._operand(h, "down"), offsets, dtype)
+            h = self._product("gate_up", tokens, offsets, dtype, **options)
+            return self._product("down", self._operand(h, "down"), offsets, dtype)
         stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
         options |= {
             "alpha": self.derived()["gate_up_alpha"],
             "bias": self.gate_up_proj_bias,
+            "row_scale": row_scale,
             **self.gating,
         }
-        if self.input_quant is None:
+        if self.input_quant in (None, "token"):
             h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
-            return self._product("down", *self._operand(h, "down"), offsets, dtype)
+            return self._product("down", self._operand(h, "down"), offsets, dtype)
         options |= static_scale(self._input_scale("down"), self.inverse)
         options["data_dtype"] = torch.uint8
         codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
-        return self._product("down", codes, scales, offsets, dtype)
+        return self._product("down", (codes, scales, None), offsets, dtype)
 
     def _product(
-        self,
-        name: str,
-        a: Tensor,
-        sfa: Tensor | None,
-        offsets: Tensor,
-        dtype: torch.dtype,
-        **options: Any,
+        self, name: str, tokens: Operand, offsets: Tensor, dtype: torch.dtype, **options: Any
     ) -> Tensor:
         """name: "gate_up", also of up_proj, or "down"."""
         stack = self.stacks[name == "down"]
         weight, scales = getattr(self, stack), getattr(self, f"{stack}_weight_scale")
+        a, sfa, row_scale = tokens
         options |= {"alpha": self.derived()[f"{name}_alpha"], "out_dtype": dtype}
+        options["row_scale"] = row_scale
         options["bias"] = getattr(self, f"{stack}_bias")
         return nk.grouped_gemm(a, weight, sfa, scales, offsets=offsets, **options)
 

@@ -3,7 +3,6 @@
 import torch
 
 from .. import torch as nk
-from .linear import quantize_input
 
 
 class Gradient(torch.autograd.Function):
@@ -13,11 +12,7 @@ class Gradient(torch.autograd.Function):
     def forward(ctx, x, bias, experts, name, offsets):  # type: ignore[no-untyped-def]
         ctx.experts, ctx.name, ctx.dtype = experts, name, x.dtype
         ctx.save_for_backward(offsets)
-        if experts.input_quant is None:
-            return experts._product(name, x, None, offsets, x.dtype)
-        scale = experts._input_scale(name)
-        codes, scales, _ = quantize_input(x, experts.input_quant, scale, experts.inverse)
-        return experts._product(name, codes, scales, offsets, x.dtype)
+        return experts._product(name, experts._operand(x, name), offsets, x.dtype)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]

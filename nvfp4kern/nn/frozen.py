@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .pretrained import adopt
 
-InputQuant: TypeAlias = Literal["static", "dynamic", "amax"] | None
+InputQuant: TypeAlias = Literal["static", "dynamic", "amax", "token"] | None
 """How a layer quantises its input: not at all, or with which global scale."""
 
 E4M3 = torch.float8_e4m3fn

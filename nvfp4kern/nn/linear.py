@@ -13,7 +13,7 @@ from .gptq import Compensation
 from .recipes import Recipe, quantize_weight
 from .replacing import has_hooks, made_by_hooks
 
-INPUT_QUANTS = (None, "static", "dynamic", "amax")
+INPUT_QUANTS = (None, "static", "dynamic", "amax", "token")
 
 
 class NVFP4Linear(Frozen):
@@ -37,6 +37,7 @@ class NVFP4Linear(Frozen):
         "static"   input_scale or input_scale_inverse
         "dynamic"  none: a row's codes do not depend on the other rows
         "amax"     the largest magnitude of the whole input / 2688
+        "token"    that of each row by itself, so that no row depends on another one
 
     The input is float16 or bfloat16, with input_quant also float32, on the weight's device. The
     result has the input's dtype. Under torch.autocast the input is first cast to autocast's dtype,
@@ -115,13 +116,13 @@ class NVFP4Linear(Frozen):
         """Quantises a layer's weight (float16, bfloat16 or float32); its bias is shared.
 
         linear: an nn.Linear, or a Conv1D of transformers, whose weight is [K, N].
-        input_quant: None, "dynamic" or "amax"; "static" would need a calibration.
+        input_quant: None, "dynamic", "amax" or "token"; "static" would need a calibration.
         recipe: see NVFP4Config. hessian: for "gptq" alone, X^T X [K, K] of inputs X.
 
         Raises ValueError for a weight with NaN or infinities, and for one that hooks make, as those
         of weight_norm, spectral_norm and pruning do. Synchronises with the device.
         """
-        choice("input_quant", input_quant, (None, "dynamic", "amax"))
+        choice("input_quant", input_quant, (None, "dynamic", "amax", "token"))
         made = made_by_hooks(linear, "weight", "bias")
         if made:
             raise ValueError(f"linear: its {made} is no parameter; remove weight_norm or pruning")
@@ -178,23 +179,26 @@ class NVFP4Linear(Frozen):
         return x if scale is None else (x * scale).to(x.dtype)
 
     def _forward(self, x: Tensor) -> Tensor:
-        a, sfa, alpha = self._operand(x)
+        a, sfa, alpha, row_scale = self._operand(x)
         return nk.gemm(
-            a, self.weight, sfa, self.weight_scale, alpha=alpha, bias=self.bias, out_dtype=x.dtype
-        )
+            a, self.weight, sfa, self.weight_scale, alpha=alpha, row_scale=row_scale,
+            bias=self.bias, out_dtype=x.dtype,
+        )  # fmt: skip
 
-    def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The operand a of gemm that x becomes, its scale factors, and alpha."""
+    def _operand(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        """The operand a of gemm that x becomes, its scale factors, alpha and row_scale."""
         x = self._scaled(x)
         if self.input_quant is None:
-            return readable(x), None, self.weight_scale_2
+            return readable(x), None, self.weight_scale_2, None
         inverse = self.input_scale_inverse is not None
         scale = self.input_scale_inverse if inverse else self.input_scale
         a, sfa, own = quantize_input(x, self.input_quant, scale, inverse)
+        if self.input_quant == "token":
+            return a, sfa, self.weight_scale_2, own
         if self.input_quant == "amax":
-            return a, sfa, self.weight_scale_2 * own
+            return a, sfa, self.weight_scale_2 * own, None
         static = scale is not None
-        return a, sfa, self.derived()["alpha"] if static else self.weight_scale_2
+        return a, sfa, self.derived()["alpha"] if static else self.weight_scale_2, None
 
     def extra_repr(self) -> str:
         return (
@@ -252,15 +256,15 @@ def quantize_input(
     *,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Any]:
-    """(codes as bytes, scale factors, global scale of "amax") of x.
+    """(codes as bytes, scale factors, global scale of "amax", or of each row of "token") of x.
 
     scale: of "static"; where `inverse`, its inverse.
     """
     options: dict[str, Any] = {"out": out, "data_dtype": torch.uint8}
     if how == "static":
         options |= static_scale(scale, inverse)
-    elif how == "amax":
-        options["global_scale"] = "amax"
+    elif how in ("amax", "token"):
+        options["global_scale"] = how
     return nk.quantize(readable(x), **options)
 
 
@@ -418,7 +422,7 @@ class NVFP4SwiGLU(Frozen):
         gate, up = self.gate_proj, self.up_proj
         if wants_gradient(x) or self._apart():
             return self.down_proj(nn.functional.silu(gate(x)) * up(x))
-        alphas, scale = (gate.weight_scale_2, up.weight_scale_2), None
+        alphas, scale, row_scale = (gate.weight_scale_2, up.weight_scale_2), None, None
         if gate.input_quant == "static":
             derived = self.derived()
             scale, *alphas = (derived[name] for name in self.FOLLOWING)
@@ -429,8 +433,10 @@ class NVFP4SwiGLU(Frozen):
             a, sfa, own = quantize_input(x, gate.input_quant, scale, inverse)
         if gate.input_quant == "amax":
             alphas = alphas[0] * own, alphas[1] * own
+        elif gate.input_quant == "token":
+            row_scale = own
         h = nk.dual_gemm(
             a, gate.weight, up.weight, sfa, gate.weight_scale, up.weight_scale,
-            alpha1=alphas[0], alpha2=alphas[1], out_dtype=x.dtype,
+            alpha1=alphas[0], alpha2=alphas[1], row_scale=row_scale, out_dtype=x.dtype,
         )  # fmt: skip
         return self.down_proj(h)

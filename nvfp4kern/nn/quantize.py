@@ -27,8 +27,8 @@ NUMBERS = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 class NVFP4Config:
     """How quantize_ quantises.
 
-    input_quant: None for W4A16. For W4A4 "dynamic" or, for linear layers alone, "amax": see
-        NVFP4Linear.
+    input_quant: None for W4A16. For W4A4 "dynamic", "token" or, for linear layers alone, "amax":
+        see NVFP4Linear.
     recipe: "amax", or one that takes longer and has a smaller error: by "four_six" the largest
         magnitude of a block becomes code 6 or code 4, whichever is better; "mse" searches the
         global scale and each block's scale factor for the smallest squared error; "gptq" makes up
@@ -45,7 +45,7 @@ class NVFP4Config:
     exclude: Iterable[str] = EXCLUDED
 
     def __post_init__(self) -> None:
-        choice("input_quant", self.input_quant, (None, "dynamic", "amax"))
+        choice("input_quant", self.input_quant, (None, "dynamic", "amax", "token"))
         choice("recipe", self.recipe, RECIPES)
         given = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
         listed = isinstance(given, Iterable) and not isinstance(given, bytes)

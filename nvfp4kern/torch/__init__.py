@@ -30,6 +30,7 @@ from .arguments import (
     pair,
     scale_of,
 )
+from .fake import token_shape
 from .generated import *  # noqa: F403
 from .generated import FUNCTIONS, OutDtype, Scalar
 
@@ -59,14 +60,15 @@ Whole: TypeAlias = tuple[Tensor, Tensor, Scalar | None]
 
 def gemm(
     a: Tensor | Whole, b: Tensor | Whole, sfa: Tensor | None = None, sfb: Tensor | None = None, *,
-    alpha: Scalar = 1.0, bias: Tensor | None = None, scale_layout: Layouts | None = None,
-    out: Tensor | None = None, out_dtype: OutDtype = None,
+    alpha: Scalar = 1.0, row_scale: Tensor | None = None, bias: Tensor | None = None,
+    scale_layout: Layouts | None = None, out: Tensor | None = None, out_dtype: OutDtype = None,
 ) -> Tensor:  # fmt: skip
     if isinstance(a, tuple) or isinstance(b, tuple):
-        a, b, sfa, sfb, alpha, scale_layout = apart(a, b, sfa, sfb, alpha, scale_layout)
+        whole = apart(a, b, sfa, sfb, alpha, row_scale, scale_layout)
+        a, b, sfa, sfb, alpha, row_scale, scale_layout = whole
     if sfb is None:
         raise ValueError("sfb: None, expected the scale factors of b")
-    args = (a, b, sfa, sfb, *number(alpha, "alpha"), bias, *pair(scale_layout))
+    args = (a, b, sfa, sfb, *number(alpha, "alpha"), bias, *pair(scale_layout), row_scale)
     return one(_OPS.gemm.default, _OPS.gemm_out.default, args, out, dtype_of(out_dtype, out))
 
 
@@ -91,6 +93,7 @@ def grouped_gemm(
     rows: None = None,
     rows_per_token: int = 1,
     alpha: float | Sequence[Scalar] | None = None,
+    row_scale: Sequence[Tensor | None] | None = None,
     bias: Sequence[Tensor | None] | None = None,
     activation: ActivationAlone = "identity",
     scale_layout: Layouts = "linear",
@@ -108,6 +111,7 @@ def grouped_gemm(
     rows: Tensor | None = None,
     rows_per_token: int = 1,
     alpha: Scalar | None = None,
+    row_scale: Tensor | None = None,
     bias: Tensor | None = None,
     activation: ActivationAlone = "identity",
     scale_layout: Layouts = "linear",
@@ -116,7 +120,7 @@ def grouped_gemm(
 ) -> Tensor: ...
 def grouped_gemm(
     a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, rows: Any = None,
-    rows_per_token: int = 1, alpha: Any = None, bias: Any = None,
+    rows_per_token: int = 1, alpha: Any = None, row_scale: Any = None, bias: Any = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: Any = None,
     out_dtype: Any = None,
 ) -> Any:  # fmt: skip
@@ -127,19 +131,21 @@ def grouped_gemm(
                 raise ValueError(f"{name}: given, expected None where a is a list")
         if rows_per_token != 1:
             raise ValueError(f"rows_per_token: {rows_per_token}, expected 1 where a is a list")
-        given = a, b, sfa, sfb, alpha, bias, activation, scale_layout
+        given = a, b, sfa, sfb, alpha, row_scale, bias, activation, scale_layout
         return _grouped_gemm_list(*given, out, out_dtype)
     if offsets is None:
         raise TypeError("offsets: None, expected a tensor")
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), bias, *pair(scale_layout), rows,
-        rows_per_token, activation,
+        rows_per_token, activation, row_scale,
     )  # fmt: skip
     new, writing = _OPS.grouped_gemm.default, _OPS.grouped_gemm_out.default
     return one(new, writing, args, out, dtype_of(out_dtype, out))
 
 
-def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, activation, scale_layout, out, out_dtype):
+def _grouped_gemm_list(
+    a, b, sfa, sfb, alpha, row_scale, bias, activation, scale_layout, out, out_dtype
+):
     count = len(a)
     if isinstance(alpha, torch.Tensor):
         raise TypeError("alpha: a tensor, expected a number or a list with one item for each of a")
@@ -151,7 +157,8 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, activation, scale_layout, ou
     args = (
         list(a), list(b), none if sfa is None else list(sfa), none if sfb is None else list(sfb),
         [number for number, _ in numbers], [tensor for _, tensor in numbers],
-        none if bias is None else list(bias), *pair(scale_layout), activation,
+        none if bias is None else list(bias), none if row_scale is None else list(row_scale),
+        *pair(scale_layout), activation,
     )  # fmt: skip
     for given in () if out is None else out:
         dtype_of(out_dtype, given)
@@ -165,8 +172,8 @@ def _grouped_gemm_list(a, b, sfa, sfb, alpha, bias, activation, scale_layout, ou
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
-    limit: float | None = None, activation_scale: float = 1.702,
+    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
+    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
     scale_layout: Layouts = "linear", out: Tensor | None = None, out_dtype: OutDtype = None,
     quantized: Literal[False] = False, global_scale: None = None,
     global_scale_inverse: None = None, data_dtype: None = None,
@@ -183,15 +190,16 @@ def grouped_dual_gemm(
 ) -> NVFP4[Tensor]: ...  # fmt: skip
 def grouped_dual_gemm(
     a: Any, b: Any, sfa: Any, sfb: Any, offsets: Any, *, rows: Any = None, rows_per_token: int = 1,
-    alpha: Any = None, bias: Any = None, gate_up: Any = "halves", activation: Any = "silu",
-    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
-    out: Any = None, out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
-    global_scale_inverse: Any = None, data_dtype: Any = None,
+    alpha: Any = None, row_scale: Any = None, bias: Any = None, gate_up: Any = "halves",
+    activation: Any = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    scale_layout: Layouts = "linear", out: Any = None, out_dtype: Any = None,
+    quantized: bool = False, global_scale: Any = None, global_scale_inverse: Any = None,
+    data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), activation, *pair(scale_layout), rows,
-        rows_per_token, limit, activation_scale, bias, gate_up,
+        rows_per_token, limit, activation_scale, bias, gate_up, row_scale,
     )  # fmt: skip
     if quantized:
         scales = global_scale, global_scale_inverse
@@ -287,7 +295,7 @@ def quantize(
     x: Tensor,
     *,
     up: Tensor | None = None,
-    global_scale: Scalar | Literal["amax"] | None = None,
+    global_scale: Scalar | Literal["amax", "token"] | None = None,
     global_scale_inverse: Scalar | None = None,
     smallest_scale: float = 0.0,
     recipe: ScaleRecipe = "amax",
@@ -300,9 +308,10 @@ def quantize(
     known = scale_layout if offsets is None else None
     if isinstance(global_scale, str):
         if global_scale_inverse is not None:
-            raise ValueError("global_scale_inverse: given, expected None with global_scale='amax'")
+            word = repr(global_scale)
+            raise ValueError(f"global_scale_inverse: given, expected None with global_scale={word}")
         args = (x, up, scale_layout, offsets, float(smallest_scale), recipe)
-        return _quantize_amax(args, global_scale, out, dtype, known)
+        return _quantize_by_word(args, global_scale, out, dtype, known)
     scale = number(1.0 if global_scale is None else global_scale, "global_scale")
     inverse = number_or_none(global_scale_inverse, "global_scale_inverse")
     args = (x, up, *scale, scale_layout, offsets, *inverse, float(smallest_scale), recipe)
@@ -314,14 +323,17 @@ def quantize(
     return NVFP4(*out, global_scale, known)
 
 
-def _quantize_amax(args, word, out, dtype, known):
-    if word != "amax":
-        raise ValueError(f"global_scale: {word!r}, expected 'amax'")
+def _quantize_by_word(args, word, out, dtype, known):
+    if word not in ("amax", "token"):
+        raise ValueError(f"global_scale: {word!r}, expected 'amax' or 'token'")
+    name = f"quantize_{word}"
     if out is None:
-        return NVFP4(*_OPS.quantize_amax.default(*args, dtype), known)
+        return NVFP4(*getattr(_OPS, name).default(*args, dtype), known)
     if len(out) == 2:
-        out = (*out, torch.empty(1, dtype=torch.float32, device=args[0].device))
-    _OPS.quantize_amax_out.default(*args, **all_given(out, ("data", "scales", "global_scale")))
+        size = token_shape(args[0]) if word == "token" else (1,)
+        out = (*out, torch.empty(size, dtype=torch.float32, device=args[0].device))
+    given = all_given(out, ("data", "scales", "global_scale"))
+    getattr(_OPS, f"{name}_out").default(*args, **given)
     return NVFP4(*out, known)
 
 

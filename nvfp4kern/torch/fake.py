@@ -141,6 +141,15 @@ def quantize(x, scale_layout="linear", offsets=None, data_dtype=None):
     return codes(x, (*outer, k // 2), data_dtype), empty(x, sizes, torch.float8_e4m3fn)
 
 
+def token_shape(x):
+    """Of a number for each row of x."""
+    return x.shape[:-1] if x.dim() > 1 else (1,)
+
+
+def quantize_token(x, scale_layout="linear", offsets=None, data_dtype=None):
+    return *quantize(x, scale_layout, offsets, data_dtype), empty(x, token_shape(x), torch.float32)
+
+
 def quantize_amax(x, scale_layout="linear", offsets=None, data_dtype=None):
     return *quantize(x, scale_layout, offsets, data_dtype), empty(x, (1,), torch.float32)
 

@@ -46,22 +46,23 @@ def from_blocked(buffer: Tensor, rows: int, cols: int, *, out: Tensor | None = N
 
 def gemv(
     a: Tensor, b: Tensor, sfa: Tensor, sfb: Tensor | None = None, *, alpha: Scalar = 1.0,
-    scale_layout: Layouts = "linear", out: Tensor | None = None, out_dtype: OutDtype = None,
+    row_scale: Tensor | None = None, scale_layout: Layouts = "linear", out: Tensor | None = None,
+    out_dtype: OutDtype = None,
 ) -> Tensor:
-    args = (a, b, sfa, sfb, *number(alpha, "alpha"), *pair(scale_layout))
+    args = (a, b, sfa, sfb, *number(alpha, "alpha"), row_scale, *pair(scale_layout))
     return one(_OPS.gemv.default, _OPS.gemv_out.default, args, out, dtype_of(out_dtype, out))
 
 
 def dual_gemm(
     a: Tensor, b1: Tensor, b2: Tensor, sfa: Tensor | None, sfb1: Tensor, sfb2: Tensor, *,
-    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, bias1: Tensor | None = None,
-    bias2: Tensor | None = None, activation: Activation = "silu", limit: float | None = None,
-    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: Tensor | None = None,
-    out_dtype: OutDtype = None,
+    alpha1: Scalar = 1.0, alpha2: Scalar = 1.0, row_scale: Tensor | None = None,
+    bias1: Tensor | None = None, bias2: Tensor | None = None, activation: Activation = "silu",
+    limit: float | None = None, activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: Tensor | None = None, out_dtype: OutDtype = None,
 ) -> Tensor:
     args = (
-        a, b1, b2, sfa, sfb1, sfb2, *number(alpha1, "alpha1"), *number(alpha2, "alpha2"), bias1,
-        bias2, activation, limit, activation_scale, *pair(scale_layout),
+        a, b1, b2, sfa, sfb1, sfb2, *number(alpha1, "alpha1"), *number(alpha2, "alpha2"), row_scale,
+        bias1, bias2, activation, limit, activation_scale, *pair(scale_layout),
     )
     return one(
         _OPS.dual_gemm.default, _OPS.dual_gemm_out.default, args, out, dtype_of(out_dtype, out),
@@ -99,6 +100,16 @@ def _quantize_amax(
     )[:3]
 
 
+def _quantize_token(
+    x, up=None, scale_layout="linear", offsets=None, smallest_scale=0.0, recipe="amax",
+    data_dtype=None, *, out=None,
+):
+    return _C.quantize(
+        x, up=up, global_scale="token", smallest_scale=smallest_scale, recipe=recipe,
+        scale_layout=scale_layout, offsets=offsets, out=out, data_dtype=data_dtype,
+    )[:3]
+
+
 def _dequantize(
     data, scales, global_scale=1.0, global_scale_tensor=None, scale_layout="linear", out_dtype=None,
     *, out=None,
@@ -118,46 +129,46 @@ def _from_blocked(buffer, rows, cols, *, out=None):
 
 
 def _gemv(
-    a, b, sfa, sfb=None, alpha=1.0, alpha_tensor=None, sfa_layout="linear", sfb_layout="linear",
-    out_dtype=None, *, out=None,
+    a, b, sfa, sfb=None, alpha=1.0, alpha_tensor=None, row_scale=None, sfa_layout="linear",
+    sfb_layout="linear", out_dtype=None, *, out=None,
 ):
     return _C.gemv(
-        a, b, sfa, sfb, alpha=either(alpha, alpha_tensor), scale_layout=(sfa_layout, sfb_layout),
-        out=out, out_dtype=out_dtype,
+        a, b, sfa, sfb, alpha=either(alpha, alpha_tensor), row_scale=row_scale,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )
 
 
 def _gemm(
     a, b, sfa, sfb, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", out_dtype=None, *, out=None,
+    sfb_layout="linear", row_scale=None, out_dtype=None, *, out=None,
 ):
     return _C.gemm(
-        a, b, sfa, sfb, alpha=either(alpha, alpha_tensor), bias=bias,
+        a, b, sfa, sfb, alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias,
         scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )
 
 
 def _dual_gemm(
     a, b1, b2, sfa, sfb1, sfb2, alpha1=1.0, alpha1_tensor=None, alpha2=1.0, alpha2_tensor=None,
-    bias1=None, bias2=None, activation="silu", limit=None, activation_scale=1.702,
+    row_scale=None, bias1=None, bias2=None, activation="silu", limit=None, activation_scale=1.702,
     sfa_layout="linear", sfb_layout="linear", out_dtype=None, *, out=None,
 ):
     return _C.dual_gemm(
         a, b1, b2, sfa, sfb1, sfb2, alpha1=either(alpha1, alpha1_tensor),
-        alpha2=either(alpha2, alpha2_tensor), bias1=bias1, bias2=bias2, activation=activation,
-        limit=limit, activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout),
-        out=out, out_dtype=out_dtype,
+        alpha2=either(alpha2, alpha2_tensor), row_scale=row_scale, bias1=bias1, bias2=bias2,
+        activation=activation, limit=limit, activation_scale=activation_scale,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )
 
 
 def _grouped_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
-    sfb_layout="linear", rows=None, rows_per_token=1, activation="identity", out_dtype=None, *,
-    out=None,
+    sfb_layout="linear", rows=None, rows_per_token=1, activation="identity", row_scale=None,
+    out_dtype=None, *, out=None,
 ):
     return _C.grouped_gemm(
         a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), bias=bias, activation=activation,
+        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, activation=activation,
         scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )
 
@@ -165,27 +176,28 @@ def _grouped_gemm(
 def _grouped_dual_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702, bias=None,
-    gate_up="halves", out_dtype=None, *, out=None,
+    gate_up="halves", row_scale=None, out_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), bias=bias, gate_up=gate_up, activation=activation,
-        limit=limit, activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout),
-        out=out, out_dtype=out_dtype,
+        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, gate_up=gate_up,
+        activation=activation, limit=limit, activation_scale=activation_scale,
+        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
     )
 
 
 def _grouped_dual_gemm_quantized(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702, bias=None,
-    gate_up="halves", global_scale=1.0, global_scale_tensor=None, global_scale_inverse=None,
-    global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
+    gate_up="halves", row_scale=None, global_scale=1.0, global_scale_tensor=None,
+    global_scale_inverse=None, global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), bias=bias, gate_up=gate_up, activation=activation,
-        limit=limit, activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout),
-        out=out, quantized=True, global_scale=either(global_scale, global_scale_tensor),
+        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, gate_up=gate_up,
+        activation=activation, limit=limit, activation_scale=activation_scale,
+        scale_layout=(sfa_layout, sfb_layout), out=out, quantized=True,
+        global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
         data_dtype=data_dtype,
     )[:2]
@@ -229,6 +241,11 @@ REGISTERED = {
         smallest_scale=0.0, str recipe="amax"''',
         ("data", "scales", "global_scale"), _quantize_amax, "data_dtype",
     ),
+    "quantize_token": (
+        '''Tensor x, Tensor? up=None, str scale_layout="linear", Tensor? offsets=None, float
+        smallest_scale=0.0, str recipe="amax"''',
+        ("data", "scales", "global_scale"), _quantize_token, "data_dtype",
+    ),
     "dequantize": (
         '''Tensor data, Tensor scales, float global_scale=1.0, Tensor? global_scale_tensor=None,
         str scale_layout="linear"''',
@@ -244,41 +261,46 @@ REGISTERED = {
     ),
     "gemv": (
         '''Tensor a, Tensor b, Tensor sfa, Tensor? sfb=None, float alpha=1.0, Tensor?
-        alpha_tensor=None, str sfa_layout="linear", str sfb_layout="linear"''',
+        alpha_tensor=None, Tensor? row_scale=None, str sfa_layout="linear", str
+        sfb_layout="linear"''',
         ("result",), _gemv, "out_dtype",
     ),
     "gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, float alpha=1.0, Tensor? alpha_tensor=None,
-        Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear"''',
+        Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear", Tensor?
+        row_scale=None''',
         ("result",), _gemm, "out_dtype",
     ),
     "dual_gemm": (
         '''Tensor a, Tensor b1, Tensor b2, Tensor? sfa, Tensor sfb1, Tensor sfb2, float alpha1=1.0,
         Tensor? alpha1_tensor=None, float alpha2=1.0, Tensor? alpha2_tensor=None, Tensor?
-        bias1=None, Tensor? bias2=None, str activation="silu", float? limit=None, float
-        activation_scale=1.702, str sfa_layout="linear", str sfb_layout="linear"''',
+        row_scale=None, Tensor? bias1=None, Tensor? bias2=None, str activation="silu", float?
+        limit=None, float activation_scale=1.702, str sfa_layout="linear", str
+        sfb_layout="linear"''',
         ("result",), _dual_gemm, "out_dtype",
     ),
     "grouped_gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear",
-        Tensor? rows=None, SymInt rows_per_token=1, str activation="identity"''',
+        Tensor? rows=None, SymInt rows_per_token=1, str activation="identity", Tensor?
+        row_scale=None''',
         ("result",), _grouped_gemm, "out_dtype",
     ),
     "grouped_dual_gemm": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
         sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
-        float activation_scale=1.702, Tensor? bias=None, str gate_up="halves"''',
+        float activation_scale=1.702, Tensor? bias=None, str gate_up="halves", Tensor?
+        row_scale=None''',
         ("result",), _grouped_dual_gemm, "out_dtype",
     ),
     "grouped_dual_gemm_quantized": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
         sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
-        float activation_scale=1.702, Tensor? bias=None, str gate_up="halves", float
-        global_scale=1.0, Tensor? global_scale_tensor=None, float? global_scale_inverse=None,
-        Tensor? global_scale_inverse_tensor=None''',
+        float activation_scale=1.702, Tensor? bias=None, str gate_up="halves", Tensor?
+        row_scale=None, float global_scale=1.0, Tensor? global_scale_tensor=None, float?
+        global_scale_inverse=None, Tensor? global_scale_inverse_tensor=None''',
         ("data", "scales"), _grouped_dual_gemm_quantized, "data_dtype",
     ),
     "route": (

@@ -27,17 +27,18 @@ NAMESPACE = "nvfp4kern"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations end with this object
 
 _GROUPED_GEMM_LIST = """Tensor[] a, Tensor[] b, Tensor?[] sfa, Tensor?[] sfb, float[] alpha,
-    Tensor?[] alpha_tensor, Tensor?[] bias, str sfa_layout="linear", str sfb_layout="linear",
-    str activation="identity" """
+    Tensor?[] alpha_tensor, Tensor?[] bias, Tensor?[] row_scale, str sfa_layout="linear",
+    str sfb_layout="linear", str activation="identity" """
 
 
 def _grouped_gemm_list(
-    a, b, sfa, sfb, alpha, alpha_tensor, bias, sfa_layout="linear", sfb_layout="linear",
-    activation="identity", out_dtype=None, *, out=None,
+    a, b, sfa, sfb, alpha, alpha_tensor, bias, row_scale, sfa_layout="linear",
+    sfb_layout="linear", activation="identity", out_dtype=None, *, out=None,
 ):  # fmt: skip
     return _C.grouped_gemm(
         a, b, sfa, sfb, alpha=list(map(either, alpha, alpha_tensor)), bias=bias,
-        activation=activation, scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+        row_scale=row_scale, activation=activation, scale_layout=(sfa_layout, sfb_layout),
+        out=out, out_dtype=out_dtype,
     )  # fmt: skip
 
 

@@ -295,16 +295,22 @@ def _float32(value):
     return np.asarray(value, np.float32).astype(np.float64)
 
 
-def gemm(a, b, *, alpha=1.0, bias=0.0, activation="identity", c=1, nvfp4=True):
-    """a [.., M, K], b [.., N, K] -> act(alpha[n] * sum_k a*b + bias[n]).
+def gemm(
+    a, b, *, alpha=1.0, row_scale=None, bias=0.0, activation="identity", c=1, nvfp4=True
+):  # fmt: skip
+    """a [.., M, K], b [.., N, K] -> act(alpha[n] * (row_scale[.., m] * sum_k a*b) + bias[n]).
 
     `nvfp4`: both are NVFP4.
     """
-    alpha, bias = _float32(alpha), np.asarray(bias, np.float64)
+    alpha, bias, rounding = _float32(alpha), np.asarray(bias, np.float64), 0.0
     x, total = matmul(a, b)
     terms = a.shape[-1] / SF_VEC if nvfp4 else a.shape[-1]
     with np.errstate(invalid="ignore"):
-        e = error_bound(x, total, terms, alpha, bias, c) + FLT_TRUE_MIN
+        if row_scale is not None:
+            factors = _float32(row_scale)[..., None]
+            x, total = factors * x, np.abs(factors) * total
+            rounding = np.abs(alpha) * (UNIT * np.abs(x) + FLT_TRUE_MIN)
+        e = error_bound(x, total, terms, alpha, bias, c) + rounding + FLT_TRUE_MIN
         h = Expected.within(alpha * x + bias, e)
     if activation == "identity":
         return h
@@ -312,9 +318,9 @@ def gemm(a, b, *, alpha=1.0, bias=0.0, activation="identity", c=1, nvfp4=True):
         return _activate(activation, h.in_float32(), 1.0).in_float32().where_finite()
 
 
-def gemv(a, b, *, alpha=1.0, c=1, nvfp4=True):
+def gemv(a, b, *, alpha=1.0, row_scale=None, c=1, nvfp4=True):
     """a [.., M, K] the matrix, b [.., 1, K] the vector -> [.., M, 1]; alpha per row of a."""
-    e = gemm(b, a, alpha=alpha, c=c, nvfp4=nvfp4)
+    e = gemm(b, a, alpha=alpha, row_scale=row_scale, c=c, nvfp4=nvfp4)
     return Expected(*(np.swapaxes(part, -1, -2) for part in (e.low, e.exact, e.high)))
 
 
@@ -336,12 +342,13 @@ def _activate(name, h, scale):
 
 
 def dual_gemm(
-    a, b1, b2, *, alpha1=1.0, alpha2=1.0, bias1=0.0, bias2=0.0, activation="silu", limit=np.inf,
-    activation_scale=1.702, c=1, nvfp4=True,
+    a, b1, b2, *, alpha1=1.0, alpha2=1.0, row_scale=None, bias1=0.0, bias2=0.0, activation="silu",
+    limit=np.inf, activation_scale=1.702, c=1, nvfp4=True,
 ):  # fmt: skip
     """act(alpha1 * a b1^T + bias1) * (alpha2 * a b2^T + bias2), with its interval."""
-    h = gemm(a, b1, alpha=alpha1, bias=bias1, c=c, nvfp4=nvfp4).in_float32()
-    u = gemm(a, b2, alpha=alpha2, bias=bias2, c=c, nvfp4=nvfp4).in_float32()
+    options = {"row_scale": row_scale, "c": c, "nvfp4": nvfp4}
+    h = gemm(a, b1, alpha=alpha1, bias=bias1, **options).in_float32()
+    u = gemm(a, b2, alpha=alpha2, bias=bias2, **options).in_float32()
     limit, scale = np.float64(np.float32(limit)), np.float64(np.float32(activation_scale))
     h = Expected(*(np.minimum(part, limit) for part in (h.low, h.exact, h.high)))
     u = Expected(*(np.clip(part, -limit, limit) for part in (u.low, u.exact, u.high)))

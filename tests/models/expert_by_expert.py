@@ -1,7 +1,7 @@
 """float64 results of NVFP4Experts, token by token, by none of nvfp4kern.nn's products."""
 
 import torch
-from layers import decoded, filled, quantized
+from layers import decoded, filled, quantized, quantized_by_token
 from torch import nn
 
 from nvfp4kern.nn import NVFP4Experts
@@ -49,17 +49,23 @@ def want_experts(experts, x, ids, weights):
     quant = experts.input_quant
     out, size = torch.zeros(2, *x.shape, dtype=torch.float64)
     scales = {"static": (experts.gate_up_input, experts.down_input), "dynamic": (1.0, 1.0)}
+
+    def seen(x, product):
+        if quant is None:
+            return x.double()
+        return quantized_by_token(x) if quant == "token" else quantized(x, scales[quant][product])
+
     for t, j in torch.cartesian_prod(torch.arange(len(ids)), torch.arange(ids.shape[1])):
         e = ids[t, j]
         if not 0 <= e < experts.num_experts:
             continue
-        a = x[t].double() if quant is None else quantized(x[t], scales[quant][0])
+        a = seen(x[t], 0)
         biases = stack["_bias"], experts.down_proj_bias
         one, two = (0 if each is None else each[e].double() for each in biases)
         h = between(experts, gate_up[e] @ a + one).float()
-        if quant is None or not experts.gated:
+        if quant in (None, "token") or not experts.gated:
             h = h.bfloat16()  # else the product quantises it as it is
-        b = h.double() if quant is None else quantized(h, scales[quant][1])
+        b = seen(h, 1)
         out[t] += weights[t, j].double() * (down[e] @ b + two)
         size[t] += weights[t, j].double() * (down[e].abs() @ b.abs() + abs(two))
     return out, size

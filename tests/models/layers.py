@@ -40,6 +40,12 @@ def quantized_by_amax(x):
     return quantized(x, (largest / 2688).double(), 2688 / largest)
 
 
+def quantized_by_token(x):
+    largest = x.float().abs().amax(-1)[..., None, None]
+    factor = torch.tensor(2688.0) / largest  # a number by a tensor would round twice
+    return quantized(x, (largest / 2688).double(), factor)
+
+
 def filled(layer, seed):
     """Random codes, scale factors and global scales of a sane size."""
     draw = torch.Generator().manual_seed(seed)
@@ -77,6 +83,8 @@ def seen(layer, x):
         return x
     if layer.input_quant == "amax":
         return quantized_by_amax(x)
+    if layer.input_quant == "token":
+        return quantized_by_token(x)
     return quantized(x, {"static": layer.input_scale, "dynamic": 1.0}[layer.input_quant])
 
 

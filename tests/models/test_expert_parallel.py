@@ -295,7 +295,7 @@ def test_rows_of_bytes_say_what_was_sent(as_rank, monkeypatch, input_quant, k):
     for each in columns:  # kernels read all of them where they lie, 16 bytes at a time
         assert each is None or (each.data_ptr() - rows.data_ptr()) % 16 == 0
         assert each is None or each.stride(0) * each.element_size() % 16 == 0
-    want_a, want_scales = NVFP4Experts._operand(part, x)
+    want_a, want_scales, _ = NVFP4Experts._operand(part, x)
     assert torch.equal(a[:2], want_a) and (scales is None) == (want_scales is None)
     if scales is not None:
         assert torch.equal(scales[:2].view(torch.uint8), want_scales.view(torch.uint8))

@@ -19,10 +19,11 @@ GATINGS = [
     {"gated": False, "activation": "relu2"},
     {"gated": False, "bias": True, "dtype": torch.bfloat16},
 ]
+QUANTS = (None, "static", "dynamic", "token")
 
 
 @pytest.mark.parametrize("gating", GATINGS, ids=str)
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 def test_experts(input_quant, gating):
     experts = experts_of(input_quant, **gating)
     x = activations(7, 64)
@@ -39,7 +40,7 @@ def test_experts(input_quant, gating):
     assert none.shape == (0, 64)
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 @pytest.mark.parametrize("apart", [1, 2])
 def test_the_product_gathers_tokens(input_quant, apart, monkeypatch):
     """The first one takes x's tokens by index, with the bits of tokens gathered before."""
@@ -52,6 +53,8 @@ def test_the_product_gathers_tokens(input_quant, apart, monkeypatch):
             if rows is not None:
                 token = rows.long() // rows_per_token
                 a, sfa = a[token], None if sfa is None else sfa.view(torch.uint8)[token]
+                if options.get("row_scale") is not None:
+                    options["row_scale"] = options["row_scale"][token]
             return product(a, b, sfa, sfb, *more, **options)
 
         return gathered
@@ -77,7 +80,7 @@ def test_experts_without_any_of_their_own():
 
 
 @pytest.mark.parametrize("gating", [{}, GATINGS[1] | {"limit": 7.0}, *GATINGS[-2:]], ids=str)
-@pytest.mark.parametrize("input_quant", [None, "static"])
+@pytest.mark.parametrize("input_quant", [None, "static", "token"])
 def test_gradient_of_experts(input_quant, gating):
     experts = experts_of(input_quant, **gating)
     names = [name for name, _ in experts.named_parameters() if name.endswith("bias")]
@@ -113,7 +116,7 @@ def test_gradient_of_experts(input_quant, gating):
     assert bool(((weights.grad - w2.grad).norm() <= loose * w2.grad.norm()).all())
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 @pytest.mark.parametrize("dual", ["x", "weights"])
 def test_forward_mode_derivatives_are_refused(input_quant, dual):
     given = dict(zip(("ids", "weights"), routed(4, 5, 2), strict=True), x=activations(4, 64))
@@ -197,7 +200,7 @@ def test_one_number_for_gate_and_up_becomes_two_that_share_no_memory():
         assert pair.is_contiguous() and torch.equal(pair, state[name][:, :1].repeat(1, 2))
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 def test_sorted_tokens_need_no_routing(input_quant):
     """As Llama-4 calls its experts: three tokens for each of five."""
     experts, x = experts_of(input_quant), activations(15, 64)

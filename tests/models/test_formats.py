@@ -118,7 +118,7 @@ def test_a_layer_without_an_input_scale(checkpoint):
     directory = checkpoint("llama", "modelopt-nvfp4", missing=("*0.self_attn.q_proj",))
     fatal = sentences(plan_of(directory), fatal=True)
     assert fatal == [f'{Q}.input_scale: is missing; load it with input_quant=None or "dynamic"']
-    for quant in (None, "dynamic", "amax"):
+    for quant in (None, "dynamic", "amax", "token"):
         plan = plan_of(directory, input_quant=quant)
         assert plan.problems == [] and plan.layers[Q].input_quant == quant
         assert len(plan.ignored) == 13

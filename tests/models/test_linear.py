@@ -13,7 +13,6 @@ from layers import (
     filled,
     near,
     quantized,
-    quantized_by_amax,
     seen,
     with_tangent,
 )
@@ -22,9 +21,11 @@ from torch.autograd import forward_ad
 
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear, NVFP4SwiGLU, fuse
 
+QUANTS = (None, "static", "dynamic", "amax", "token")
+
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 @pytest.mark.parametrize("options", [{}, {"pre_quant_scale": True}, {"row_scales": True}], ids=str)
 def test_linear(dtype, input_quant, options):
     layer = NVFP4Linear(96, 40, input_quant=input_quant, dtype=dtype, **options)
@@ -45,7 +46,7 @@ def test_linear_takes_strided_and_deep_inputs():
     assert torch.equal(layer(x[0, 0].T.contiguous().T), layer(x[0, 0]))
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 def test_the_meta_device_gives_shapes_and_dtypes(input_quant):
     layer = NVFP4Linear(32, 24, input_quant=input_quant, device="meta", dtype=torch.bfloat16)
     y = layer(torch.empty(2, 3, 32, device="meta", dtype=torch.bfloat16))
@@ -189,7 +190,7 @@ def test_fuse_takes_the_largest_input_scale_and_refuses_what_differs():
         NVFP4Linear(16, 16, input_quant="x")
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 def test_gradient_of_the_input(input_quant):
     layer = NVFP4Linear(48, 32, input_quant=input_quant, pre_quant_scale=True, dtype=torch.bfloat16)
     filled(layer, 2)
@@ -204,7 +205,7 @@ def test_gradient_of_the_input(input_quant):
     near(x.grad, want, 4 * size)
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 @pytest.mark.parametrize("wanted", [False, True], ids=["", "and a gradient"])
 def test_forward_mode_derivatives_are_refused(input_quant, wanted):
     """Not zero, also where the input wants a gradient, too."""
@@ -215,7 +216,7 @@ def test_forward_mode_derivatives_are_refused(input_quant, wanted):
             layer(with_tangent(x.clone().requires_grad_(wanted)))
 
 
-@pytest.mark.parametrize("input_quant", [None, "static", "dynamic", "amax"])
+@pytest.mark.parametrize("input_quant", QUANTS)
 def test_swiglu(input_quant):
     layer = filled(NVFP4SwiGLU(64, 96, input_quant=input_quant), 4)
     x = activations(2, 3, 64)
@@ -225,8 +226,8 @@ def test_swiglu(input_quant):
     )
     a = x.double()
     if input_quant is not None:
-        scales = {"static": layer.input_scale, "dynamic": 1.0}
-        a = quantized_by_amax(x) if input_quant == "amax" else quantized(x, scales[input_quant])
+        scale = {"static": layer.input_scale, "dynamic": 1.0}.get(input_quant)
+        a = seen(layer.gate_proj, x) if scale is None else quantized(x, scale)
     h = nn.functional.silu(a @ gate.T) * (a @ up.T)
     h16 = h.bfloat16()
     b = seen(layer.down_proj, h16)
@@ -240,7 +241,7 @@ def test_swiglu(input_quant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("input_quant", [None, "static", "amax"])
+@pytest.mark.parametrize("input_quant", [None, "static", "amax", "token"])
 def test_compiles_whole(input_quant):
     model = nn.Sequential(
         filled(NVFP4Linear(64, 64, input_quant=input_quant, dtype=torch.bfloat16), 1),

@@ -214,7 +214,7 @@ REFUSED = {
     "head_dim": (lambda: ColumnParallel(64, 48, head_dim=0), "head_dim: 0, expected at least 1"),
     "amax": (
         lambda: RowParallel(96, 16, input_quant="amax"),
-        "input_quant: 'amax' is of the whole",
+        "input_quant: 'amax' is of whole rows, which no rank has",
     ),
     "reduce_dtype": (
         lambda: RowParallel(96, 16, reduce_dtype=torch.float64),

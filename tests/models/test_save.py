@@ -152,6 +152,7 @@ def test_what_cannot_be_said_is_refused_and_nothing_is_written(tmp_path):
 INPUTS = {
     "dynamic": (NVFP4Config("dynamic"), None),
     "amax": (NVFP4Config("amax", exclude=("*gate", "*lm_head", "*experts")), None),
+    "token": (NVFP4Config("token"), None),
     "mixed": (NVFP4Config(), "*self_attn*"),
 }
 

@@ -235,11 +235,14 @@ def test_a_cut_layer_that_is_not_nvfp4_in_the_files(checkpoint, as_rank, form, o
     assert dict(model.named_modules()) == before
 
 
-def test_the_largest_magnitude_of_an_input_that_no_rank_has(checkpoint, as_rank):
+@pytest.mark.parametrize("how", ("amax", "token"))
+def test_the_largest_magnitude_of_an_input_that_no_rank_has(checkpoint, as_rank, how):
     directory = checkpoint("llama", "modelopt-nvfp4")
     as_rank(0, 2)
-    with pytest.raises(CheckpointError, match=r"_proj: input_quant='amax' is of the whole input"):
-        load_checkpoint(sliced(directory, 2), directory, device="cpu", input_quant="amax")
+    with pytest.raises(
+        CheckpointError, match=f"_proj: input_quant='{how}': no rank has whole rows"
+    ):
+        load_checkpoint(sliced(directory, 2), directory, device="cpu", input_quant=how)
 
 
 O_PROJ = "model.layers.0.self_attn.o_proj"

@@ -180,17 +180,21 @@ class Matrices:
         return run(function, *args, shape=shape, **options)
 
     def expect(self, a, **options):
-        """expected(g, rows) of tokens [rows, k]; alpha and bias are [G, n] or a number."""
+        """expected(g, rows) of tokens [rows, k]; alpha and bias are [G, n] or a number, row_scale
+        is [rows]."""
 
         def expected(g, rows):
-            return reference.gemm(a[rows], self.values[g], **self.of_expert(options, g))
+            return reference.gemm(a[rows], self.values[g], **self.of_expert(options, g, rows))
 
         return expected
 
-    def of_expert(self, options, g):
+    def of_expert(self, options, g, rows):
         shape = len(self.values), self.n
         vectors = {"alpha", "bias", "alpha1", "alpha2", "bias1", "bias2"} & options.keys()
-        return options | {name: np.broadcast_to(options[name], shape)[g] for name in vectors}
+        options = options | {name: np.broadcast_to(options[name], shape)[g] for name in vectors}
+        if "row_scale" in options:
+            options["row_scale"] = options["row_scale"][rows]
+        return options
 
     def check(self, got, offsets, a, c, dtype="float16"):
         """Of data whose sums are exact: what dual_gemm makes of them is rounded more than once."""
@@ -211,7 +215,7 @@ class Stack(Matrices):
 
         def expected(g, rows):
             gates, ups = self.values[g][: self.n], self.values[g][self.n :]
-            return reference.dual_gemm(a[rows], gates, ups, **self.of_expert(options, g))
+            return reference.dual_gemm(a[rows], gates, ups, **self.of_expert(options, g, rows))
 
         return expected
 

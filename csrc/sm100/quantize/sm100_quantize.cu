@@ -1,6 +1,6 @@
-/* quantize with Blackwell's conversion instructions, by the kernels of cuda/quantize.cuh. */
+/* quantize with Blackwell's conversion instructions, by the kernels of cuda/quantize_token.cuh. */
 #include "cuda/ptx/narrow.cuh"
-#include "cuda/quantize.cuh"
+#include "cuda/quantize_token.cuh"
 
 struct quantize_by_conversions {
     static __device__ uint32_t e4m3_of(float v) { return cvt_satfinite_e4m3x2_f32(0, v); }

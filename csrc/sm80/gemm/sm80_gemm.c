@@ -213,7 +213,7 @@ static void sm80_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 /* Launch                                                                                                           */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-_Static_assert(sizeof(nk_gemm_problem) == 272, "copy() names every field");
+_Static_assert(sizeof(nk_gemm_problem) == 296, "copy() names every field");
 
 /* Field by field: copied as one, compilers for x86 take `rep movs`, which is slow to begin. */
 static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
@@ -228,6 +228,7 @@ static void copy(const nk_gemm_problem *from, nk_gemm_problem *to)
     to->d = from->d;
     to->alpha = from->alpha;
     to->bias = from->bias;
+    to->row_scale = from->row_scale;
 }
 
 /* Numbers the iterations of all groups: K steps, or without stream-K tiles. */
@@ -321,6 +322,9 @@ static nk_status sm80_row_run_gemv(const gemm_desc *d, const void *choice, const
     return sm80_run_gemv(d->gemm, choice, exec);
 }
 
-static const gemm_row sm80_gemm_row = {
-    .family = sm80_family_of, .plan_gemv = sm80_row_plan_gemv, .run_gemv = sm80_row_run_gemv, .is_last = true};
+static const gemm_row sm80_gemm_row = {.family = sm80_family_of,
+                                       .plan_gemv = sm80_row_plan_gemv,
+                                       .run_gemv = sm80_row_run_gemv,
+                                       .scales_rows = true,
+                                       .is_last = true};
 GEMM_CELLS(sm80)

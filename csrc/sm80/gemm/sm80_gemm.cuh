@@ -5,8 +5,8 @@
  *   scheduler                 the iterations of all tiles
  *   tile_of(iter)             the tile that has an iteration: .first_iter, .iters, .found, and what these functions
  * need k(tile), k_steps(tile)    K, and its steps point_rows(tile, w)       this lane's weight rows point_tokens(tile,
- * x)     this lane's rows of tokens partials()                the workspace store(staged, tile, i)    the epilogue of
- * the tile's tokens from i on, whose sums are staged
+ * x)     this lane's rows of tokens partials()                the workspace scale(staged, tile, i)    multiplies the
+ * staged sums of the tile's tokens from i on by row_scale store(staged, tile, i)    their epilogue
  *
  * Roles: all warps alike, see sm80_mainloop.cuh.
  *
@@ -81,6 +81,7 @@ __device__ inline void stream_k_gemm_tile(const OPERATOR &op, const TILE &tile, 
     }
     if (current.partials != WHOLE) return;
     __syncthreads();
+    op.scale(s.sums, current.tile, 0);
     op.store(s.sums, current.tile, 0);
 }
 
@@ -106,6 +107,7 @@ template <int TILE_M, int WARPS, typename OPERATOR> __device__ inline void reduc
     for (int j = 0; j < 2; j++)
         stage_quad(staged, 0, j, sum_partials(op.partials(), split, 2 * TILES, j * TILES + n8, THREADS));
     __syncthreads();
+    op.scale(staged, tile, n8 * 8);
     op.store(staged, tile, n8 * 8);
 }
 
@@ -146,6 +148,12 @@ template <typename PROBLEM, int TILE_M, int WARPS, int TILE_N> struct batch_oper
     __device__ void point_tokens(const batch_tile &tile, token_rows<TILES_PER_WARP> &x) const
     {
         ::point_tokens(p.a, tile.l, tile.m_tile * (int64_t)TILE_M, p.m, 0, p.k, threadIdx.x >> 5, WARPS, {}, x);
+    }
+
+    template <int STAGED>
+    __device__ void scale(staged_tile<STAGED, WARPS * 32> &staged, const batch_tile &tile, int first) const
+    {
+        scale_tokens(staged, p.row_scale, tile.l, tile.m_tile * (int64_t)TILE_M + first, p.m, {});
     }
 
     template <int STAGED, typename EPILOGUE>

@@ -23,6 +23,11 @@ template <int TILE_M, int WARPS, int TILE_N> struct group_operator : group_tiles
         ::point_tokens(p.a, 0, tile.token, tile.end, tile.sf_row, p.k, threadIdx.x >> 5, WARPS, this->q.rows, x);
     }
 
+    template <typename STAGED> __device__ void scale(STAGED &staged, const group_tile &tile, int first) const
+    {
+        scale_tokens(staged, this->problem_of(tile).row_scale, 0, tile.token + first, tile.end, this->q.rows);
+    }
+
     /* `p` is the tile's problem as its output sees it. */
     __device__ tile_out out_of(const nk_gemm_problem &p, const group_tile &tile, int first) const
     {

@@ -69,4 +69,21 @@ __device__ inline void stage_quad(staged_tile<TILE_M, SUMS> &tile, int n8, int j
     next[64] = v.w;
 }
 
+/* Multiplies the staged sums of the tokens from `token` to `end` by their factors, a column a thread. With `rows` they
+ * are rows of the result, as in point_tokens(). Barriers are those of store_tile(). */
+template <int TILE_M, int SUMS>
+__device__ inline void scale_tokens(staged_tile<TILE_M, SUMS> &tile, const nk_row_scale &scale, int64_t l,
+                                    int64_t token, int64_t end, const nk_token_rows &rows)
+{
+    if (!scale.data) return;
+#pragma unroll 1
+    for (int i = 0; i < TILE_M && token + i < end; i++) {
+        const int64_t row = token + i;
+        const int64_t here = rows.data ? nk_token_of(rows.data[row], rows.per_token, rows.tokens) : row;
+        float *sum = tile.of(i) + threadIdx.x;
+        *sum = __fmul_rn(*sum, scale.data[l * scale.batch_stride + here * scale.stride]);
+    }
+    __syncthreads();
+}
+
 #endif

@@ -285,9 +285,10 @@ __device__ inline void gemv_of_quads(const nk_gemm_problem &p, int split_k, int 
                 dot_rows<KIND>(current, count, sums);
             }
         }
-        const float sum = split_k_sum(sums, split_k, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
+        float sum = split_k_sum(sums, split_k, partials + turn % 2 * SM80_GEMV_WARPS * ROWS);
         const int64_t n = row_of(quad) + lane / 8 * 32;
         if (quad < order.end && member == 0 && lane % 8 == 0 && n < p.n) {
+            if (p.row_scale.data) sum = __fmul_rn(sum, p.row_scale.data[l * p.row_scale.batch_stride]);
             store_float(output_at(p.d, l, 0, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
         }
     }

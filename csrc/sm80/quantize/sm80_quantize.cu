@@ -1,5 +1,6 @@
-/* quantize by integer and fp32 instructions alone, which every GPU has. The kernels are those of cuda/quantize.cuh. */
-#include "cuda/quantize.cuh"
+/* quantize by integer and fp32 instructions alone, which every GPU has. The kernels are those of
+ * cuda/quantize_token.cuh. */
+#include "cuda/quantize_token.cuh"
 
 __device__ inline uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {

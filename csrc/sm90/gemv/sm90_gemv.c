@@ -128,7 +128,9 @@ static nk_status decline_gemv(const nk_gemv_problem *p, sm90_gemv_kind kind, con
 {
     const char *why = NULL;
     if (forced == NK_TILE_ANY || p->m > SM90_GEMV_MAX_TOKENS) return NK_DECLINED;
-    if (settings->batch_invariant)
+    if (p->row_scale.data)
+        why = GEMM_NO_ROW_SCALE;
+    else if (settings->batch_invariant)
         why = "no tile of this family keeps NVFP4KERN_BATCH_INVARIANT=1";
     else if (!sm90_gemv_fits_32_bits(p))
         why = "N, K, L or a stride of the weights is larger than any tile of this family takes";
@@ -141,7 +143,7 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
                          nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
-    if (!sm90_gemv_fits_32_bits(p) || settings->batch_invariant)
+    if (!sm90_gemv_fits_32_bits(p) || settings->batch_invariant || p->row_scale.data)
         return decline_gemv(p, variant->kind, settings, forced);
     const sm90_gemv_schedule *s = &c->schedule;
     NK_TRY(find_schedule_once(p, variant, forced, c));
