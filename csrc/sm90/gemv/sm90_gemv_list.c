@@ -17,8 +17,8 @@ static nk_gemv_problem without_batches(const nk_gemm_problem *group)
 static bool is_served(const nk_gemv_problem *p, const nk_gemv_problem *first)
 {
     return p->m <= SM90_GEMV_MAX_TOKENS && p->n == first->n && p->k == first->k && p->k > 0 &&
-           p->a.dtype == first->a.dtype && p->b.sf_layout == first->b.sf_layout &&
-           !p->row_scale.data && sm90_gemv_access_of(p) != SM90_GEMV_NARROW && sm90_gemv_fits_32_bits(p);
+           p->a.dtype == first->a.dtype && p->b.sf_layout == first->b.sf_layout && !p->row_scale.data &&
+           sm90_gemv_access_of(p) != SM90_GEMV_NARROW && sm90_gemv_fits_32_bits(p);
 }
 
 /* A batch for each group, of as many tokens as the largest has. */
