@@ -58,7 +58,7 @@ NUMBERS = [
     2**63 - 1,
     -(2**63),
 ]
-WORDS = ["linear", "blocked", "amax", "silu", "gelu", "sigmoid", "softmax_topk", "logits",
+WORDS = ["linear", "blocked", "amax", "token", "silu", "gelu", "sigmoid", "softmax_topk", "logits",
          "float16", "bfloat16", "float32", "uint8", "float4_e2m1fn_x2", "", "LINEAR", "x" * 5000,
          "\0", "\udc80", "é{}%s%n"]  # fmt: skip
 OBJECTS = [

@@ -166,8 +166,12 @@ def backend_of(layer: Any) -> str:
         parts = layer.stacks[0], f"{layer.stacks[0]}_weight_scale"
     codes, scales = (getattr(layer, part).detach().flatten(0, -2) for part in parts)
     x = torch.zeros(1, 2 * codes.shape[1], dtype=torch.bfloat16, device=codes.device)
-    a, sfa = (x, None) if layer.input_quant is None else nk.quantize(x, data_dtype=torch.uint8)[:2]
-    return str(explain("gemm", a, codes, sfa, scales)["backend"])
+    a, sfa, row_scale = x, None, None
+    if layer.input_quant is not None:
+        how = "token" if layer.input_quant == "token" else None
+        a, sfa, own = nk.quantize(x, global_scale=how, data_dtype=torch.uint8)
+        row_scale = own if how else None
+    return str(explain("gemm", a, codes, sfa, scales, row_scale=row_scale)["backend"])
 
 
 def rate(tokens: int, seconds: float) -> str:

@@ -1,5 +1,6 @@
 """row_scale of products, and the global scales of quantize and dequantize that each row has."""
 
+import calls
 import numpy as np
 import pytest
 import torch
@@ -224,27 +225,75 @@ def test_quantised_results(device):
         np.testing.assert_array_equal(raw(got.scales)[rows], sf)
 
 
-@pytest.mark.parametrize(
-    "scale, error, message",
-    [
-        (np.zeros(4, np.float32), ValueError, r"row_scale: shape \(4,\), expected \(5,\)"),
-        (np.zeros((5, 1), np.float32), ValueError, r"row_scale: shape \(5, 1\), expected \(5,\)"),
-        (np.zeros(5, np.float16), TypeError, "row_scale: dtype float16, expected float32"),
-    ],
-)
-def test_wrong_factors(device, scale, error, message):
-    a, b = gemm_operands(rng_of(12), data.exact_family, 5, 3, 32)
+def ones(*shape):
+    return lambda device: torch.ones(shape, device=device)
+
+
+def several(*made):
+    return lambda device: [None if each is None else each(device) for each in made]
+
+
+SHAPE = r"^row_scale: shape \({}\), expected \({}\), one for each row of "
+WRONG = [
+    (calls.gemm, ones(5), ValueError, SHAPE.format("5,", "6,")),
+    (calls.gemm, ones(6, 1), ValueError, SHAPE.format("6, 1", "6,")),
+    (calls.gemm, ones(), ValueError, SHAPE.format("", "6,")),
+    (calls.gemm, lambda device: ones(6)(device).half(), TypeError, "^row_scale: dtype"),
+    (calls.gemm, lambda device: 1.0, TypeError, "^row_scale: float"),
+    (calls.w4a16, ones(1), ValueError, SHAPE.format("1,", "6,")),
+    (calls.gemv, ones(6), ValueError, SHAPE.format("6,", "1,")),
+    (calls.batched, ones(6), ValueError, SHAPE.format("6,", "2, 6")),
+    (calls.dual_gemm, ones(7), ValueError, SHAPE.format("7,", "6,")),
+    (calls.contiguous, ones(5), ValueError, SHAPE.format("5,", "6,")),
+    (calls.by_rows, ones(6), ValueError, SHAPE.format("6,", "3,")),
+    (calls.stacked, ones(6), ValueError, SHAPE.format("6,", "3,")),
+    (calls.encoding, ones(5), ValueError, SHAPE.format("5,", "6,")),
+    (calls.group_list, several(ones(6)), ValueError, "^row_scale: 1 items, expected 3"),
+    (calls.group_list, ones(6), TypeError, "^row_scale: Tensor, expected a list"),
+    (
+        calls.group_list, several(ones(6), ones(5), None), ValueError,
+        r"^row_scale\[1\]: shape \(5,\), expected \(6,\)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("base, make, error, message", WRONG)
+def test_wrong_factors(device, base, make, error, message):
+    args = base(device)
     with pytest.raises(error, match=message):
-        run_gemm(a, b, device, row_scale=from_numpy(scale, device))
+        calls.invoke(base, args | {"row_scale": make(device)})
+    assert all(guard.untouched() for guard in calls.guards_in(args["out"]))
 
 
-def test_a_result_in_the_factors(device):
-    rng = rng_of(13)
-    a, b = gemm_operands(rng, data.exact_family, 4, 4, 32)
-    x, w, sfa, sfb = (from_numpy(part, device) for part in (a.codes, b.codes, a.scales, b.scales))
-    out = torch.zeros(4, 4, device=device)
-    with pytest.raises(ValueError, match="out: shares memory with row_scale"):
-        nvfp4kern.gemm(x, w, sfa, sfb, row_scale=out[:, 1], out=out)
+BASES = {
+    calls.gemm: (6,), calls.gemv: (1,), calls.batched: (2, 6), calls.dual_gemm: (6,),
+    calls.contiguous: (6,), calls.by_rows: (3,), calls.stacked: (3,), calls.encoding: (6,),
+    calls.group_list: (6,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
+def test_a_result_in_the_factors(device, base):
+    args = base(device)
+    first = calls.guards_in(args["out"])[0]
+    start = 64 * first.buffer.element_size() // 4
+    scale = first.buffer.view(torch.float32)[start:].as_strided(
+        BASES[base], (6, 1)[-len(BASES[base]) :], start
+    )
+    scale = [None, scale, None] if base is calls.group_list else scale
+    with pytest.raises(ValueError, match="shares memory with row_scale"):
+        calls.invoke(base, args | {"row_scale": scale})
+    assert first.untouched()
+
+
+def test_factors_that_do_not_merge(device):
+    """Dimensions that count as one batch lie in no order of rows."""
+    x, w = torch.ones(2, 3, 4, 64, dtype=torch.float16, device=device), calls.gemm(device)
+    moved = torch.ones(3, 2, 4, device=device).transpose(0, 1)
+    with pytest.raises(ValueError, match="^row_scale: .* to merge into one without a copy"):
+        nvfp4kern.gemm(x, w["b"], None, w["sfb"], row_scale=moved)
+    with pytest.raises(ValueError, match=r"^out\[2\]: .* to merge into one without a copy"):
+        nvfp4kern.quantize(x, global_scale="token", out=(None, None, moved))
 
 
 # --- Global scales of rows ---
