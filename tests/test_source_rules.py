@@ -279,6 +279,7 @@ FOREIGN = {
     "transformers": {"torch", "transformers"},
     "peft": {"torch", "peft"},
     "vllm": {"torch", "vllm"},
+    "comfy": {"torch", "comfy_kitchen"},
 }
 """What a folder imports, which whoever has it imports by name."""
 
