@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from transformers.quantizers import auto
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -12,11 +13,14 @@ from ..checkpoint.modelopt import read_config
 from ..checkpoint.quark import read_quark
 from ..nn import InputQuant, NVFP4Config
 from ..nn.recipes import Recipe
-from .quantizer import NVFP4KernQuantizer
+from .quantizer import LikeNVFP4Config, NVFP4KernQuantizer
 
 METHOD = "nvfp4kern"
 """Under this name transformers finds the quantiser."""
 CONFIGS: dict[str, Any] = auto.AUTO_QUANTIZATION_CONFIG_MAPPING
+QUANTIZERS: dict[str, Any] = auto.AUTO_QUANTIZER_MAPPING
+ON_THE_FLY = "nvfp4"
+"""transformers' own NVFP4Config: no files, and kernels for compute capability 10.0 alone."""
 METHODS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "compressed-tensors": read_groups,
     "modelopt": read_config,
@@ -85,17 +89,35 @@ class _Choice:
             return self.theirs.from_dict(config, **options)
 
 
+class _Quantizer:
+    """Stands in for transformers' quantiser of `ON_THE_FLY`. It makes ours where theirs cannot."""
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+
+    def __call__(self, config: Any, **options: Any) -> Any:
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (10, 0):
+            return self.theirs(config, **options)
+        return LikeNVFP4Config(NVFP4KernConfig(), config.modules_to_not_convert, **options)
+
+
 def take_over(method: str = "compressed-tensors") -> None:
     """NVFP4 checkpoints that transformers would load itself run on nvfp4kern.nn from now on.
 
     method: "compressed-tensors"; "quark"; "mxfp4", as gpt-oss has it; or "modelopt" where
         transformers has come to know it. Its checkpoints that are neither NVFP4 nor MXFP4 stay
-        transformers'.
+        transformers'. "nvfp4" is no method of checkpoints: transformers' NVFP4Config then quantises
+        a plain model on CPUs and on GPUs below compute capability 10.0, too, for W4A16.
 
     `hand_back` undoes it. Raises ValueError for other methods.
     """
+    if method == ON_THE_FLY and method in QUANTIZERS:
+        if not isinstance(QUANTIZERS[method], _Quantizer):
+            QUANTIZERS[method] = _Quantizer(QUANTIZERS[method])
+        return
     if method not in METHODS:
-        raise ValueError(f"method: {method!r}, expected one of {', '.join(METHODS)}")
+        known = ", ".join([*METHODS, ON_THE_FLY])
+        raise ValueError(f"method: {method!r}, expected one of {known}")
     theirs = CONFIGS[method]
     if theirs is not NVFP4KernConfig and not isinstance(theirs, _Choice):
         CONFIGS[method] = _Choice(theirs)
@@ -103,6 +125,9 @@ def take_over(method: str = "compressed-tensors") -> None:
 
 def hand_back(method: str = "compressed-tensors") -> None:
     """Undoes `take_over`."""
+    quantizer = QUANTIZERS.get(method)
+    if isinstance(quantizer, _Quantizer):
+        QUANTIZERS[method] = quantizer.theirs
     ours = CONFIGS.get(method)
     if isinstance(ours, _Choice):
         CONFIGS[method] = ours.theirs
@@ -110,7 +135,7 @@ def hand_back(method: str = "compressed-tensors") -> None:
 
 def register() -> None:
     """Adds our names to transformers' tables, and ModelOpt's where nobody has claimed it."""
-    auto.AUTO_QUANTIZER_MAPPING[METHOD] = NVFP4KernQuantizer
+    QUANTIZERS[METHOD] = NVFP4KernQuantizer
     CONFIGS[METHOD] = NVFP4KernConfig
     CONFIGS.setdefault("modelopt", NVFP4KernConfig)
 

@@ -10,13 +10,14 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.quantizers.base import HfQuantizer
+from transformers.quantizers.quantizers_utils import should_convert_module
 
 from ..checkpoint.files import CheckpointError, Files
 from ..checkpoint.formats import Plan, read_plan
 from ..checkpoint.load import in_few_words
 from ..checkpoint.plan import refuse
 from ..checkpoint.report import Report, inspect
-from ..nn import QuantizationReport, quantize_
+from ..nn import NVFP4Config, QuantizationReport, quantize_
 from ..nn.replacing import replace
 from .conversion import Converter, Loading
 from .layers import assign
@@ -100,6 +101,25 @@ class NVFP4KernQuantizer(HfQuantizer):
     @property
     def is_compileable(self) -> bool:
         return True
+
+
+class LikeNVFP4Config(NVFP4KernQuantizer):
+    """Quantises what transformers' NVFP4Config names: linear layers, and no experts."""
+
+    def __init__(self, config: Any, kept: list[str] | None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.kept = kept
+
+    def _process_model_after_weight_loading(
+        self, model: PreTrainedModel, **_: Any
+    ) -> PreTrainedModel:
+        kept = self.get_modules_to_not_convert(model, self.kept, model._keep_in_fp32_modules)
+
+        def named(module: nn.Module, name: str) -> bool:
+            return isinstance(module, nn.Linear) and should_convert_module(name, kept)
+
+        self.report = quantize_(model, NVFP4Config(exclude=()), named)
+        return model
 
 
 def warn(report: Report) -> None:

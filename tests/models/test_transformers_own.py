@@ -1,0 +1,143 @@
+"""What transformers has of its own, with our layers: NVFP4Config, and continuous batching."""
+
+import pytest
+import torch
+from tiny_architectures import ARCHITECTURES
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from transformers import (  # noqa: E402
+    AutoConfig,
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    NVFP4Config,
+)
+
+import nvfp4kern.transformers as nt  # noqa: E402
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear  # noqa: E402
+from nvfp4kern.transformers import config as ours  # noqa: E402
+
+PROMPT = torch.arange(2, 8)[None]
+
+
+@pytest.fixture(autouse=True)
+def taken():
+    transformers.utils.logging.disable_progress_bar()
+    nt.take_over("nvfp4")
+    yield
+    nt.hand_back("nvfp4")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """plain(architecture): a folder of a model at 16 bits."""
+
+    def make(name):
+        folder = tmp_path_factory.mktemp(name)
+        config = AutoConfig.for_model(**ARCHITECTURES[name].config)
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def opened(folder, config, dtype=torch.bfloat16, **options):
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, quantization_config=config, **options
+    )
+    return model.eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(PROMPT).logits
+
+
+# --- NVFP4Config ---
+
+
+def test_its_configuration_quantises_where_its_kernels_do_not_run(plain):
+    folder = plain("qwen3")
+    model = opened(folder, NVFP4Config())
+    layer = model.model.layers[0]
+    assert type(layer.mlp.up_proj) is NVFP4Linear and layer.mlp.up_proj.input_quant is None
+    assert type(model.lm_head) is torch.nn.Linear
+    expected = opened(folder, nt.NVFP4KernConfig(exclude=("lm_head",)))
+    assert torch.equal(logits(model), logits(expected))
+    assert len(model.hf_quantizer.report) == 7 * len(model.model.layers)
+
+
+def test_it_means_the_layers_that_it_names(plain):
+    """Its words are regular expressions; with some given, the head is quantised, too."""
+    model = opened(plain("qwen3_moe"), NVFP4Config(modules_to_not_convert=["o_proj", ".*gate"]))
+    layer = model.model.layers[0]
+    assert type(layer.self_attn.q_proj) is NVFP4Linear and type(model.lm_head) is NVFP4Linear
+    assert type(layer.self_attn.o_proj) is torch.nn.Linear
+    assert type(layer.mlp.experts) is not NVFP4Experts
+
+
+def test_on_blackwell_it_stays_transformers(plain, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (10, 0))
+    theirs = ours.QUANTIZERS["nvfp4"].theirs
+    assert type(ours.QUANTIZERS["nvfp4"](NVFP4Config(), pre_quantized=False)) is theirs
+
+
+def test_handing_back(plain):
+    nt.take_over("nvfp4")  # twice is once
+    nt.hand_back("nvfp4")
+    assert isinstance(ours.QUANTIZERS["nvfp4"], type)
+    with pytest.raises((ImportError, RuntimeError), match="NVFP4 quantization requires"):
+        opened(plain("qwen3"), NVFP4Config())
+
+
+@pytest.mark.parametrize("name", ["eager", "grouped_mm", "batched_mm"])
+def test_the_implementation_of_experts_does_not_matter_to_ours(plain, name):
+    folder = plain("qwen3_moe")
+    model = opened(folder, nt.NVFP4KernConfig(), experts_implementation=name)
+    assert type(model.model.layers[0].mlp.experts) is NVFP4Experts
+    assert torch.equal(logits(model), logits(opened(folder, nt.NVFP4KernConfig())))
+
+
+# --- Continuous batching ---
+
+
+@pytest.mark.parametrize(
+    "dtype, input_quant, bound",
+    [(torch.float16, None, 0.05), (torch.float32, "dynamic", 0.005)],
+    ids=["w4a16", "w4a4"],
+)
+@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe"])
+def test_continuous_batching_gives_each_prompt_its_own_tokens(
+    plain, monkeypatch, architecture, dtype, input_quant, bound
+):
+    """More prompts of very different lengths than its cache has room for. Its attention is another,
+    so that tokens are asked to be the likeliest within `bound` of a logit."""
+    pytest.importorskip("psutil", reason="psutil is not installed")  # 5.17 sizes its cache by it
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    config = nt.NVFP4KernConfig(input_quant=input_quant)
+    model = opened(plain(architecture), config, dtype)
+    make = torch.Generator().manual_seed(0)
+    lengths = [1, 40, 3, 17, 2, 29, 8, 1, 12, 5, 33, 21]
+    prompts = [torch.randint(2, 128, (n,), generator=make).tolist() for n in lengths]
+    given = model.generate_batch(
+        inputs=prompts,
+        generation_config=GenerationConfig(
+            max_new_tokens=8, do_sample=False, eos_token_id=-1, pad_token_id=0
+        ),
+        continuous_batching_config=ContinuousBatchingConfig(
+            num_blocks=16, block_size=16, max_batch_tokens=64
+        ),
+    )
+    assert len(given) == len(prompts)
+    found = {tuple(each.prompt_ids): each for each in given.values()}
+    for prompt in prompts:
+        answer = found[tuple(prompt)]
+        assert answer.error is None and len(answer.generated_tokens) == 8
+        tokens = torch.tensor(prompt + answer.generated_tokens)
+        with torch.no_grad():
+            logits = model(tokens[None, :-1]).logits[0, len(prompt) - 1 :].float()
+        chosen = logits.gather(1, tokens[len(prompt) :, None])[:, 0]
+        assert torch.all(logits.amax(1) - chosen <= bound)
