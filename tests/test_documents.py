@@ -99,10 +99,25 @@ def check_adapters(names):
     assert names["loss"].isfinite() and names["model"].peft_config
 
 
+def check_migration(names):
+    x, w, y = (names[name].float() for name in "xwy")
+    assert names["y"].dtype == torch.bfloat16
+    assert 0.01 < (y - x @ w.T).norm() / (x @ w.T).norm() < 0.25
+    values = [
+        nvfp4kern.dequantize(
+            (names[q], names[sf], None), scale_layout="blocked", out_dtype="float32"
+        )
+        for q, sf in (("a", "sfa"), ("b", "sfb"))
+    ]
+    a, b = (v / s for v, s in zip(values, names["inverses"], strict=True))
+    assert (y - a @ b.T).abs().max() <= 2**-8 * y.abs().max()
+
+
 CHECKS = {
     ("README.md", 0): check_linear,
     ("docs/api.md", 0): check_operators,
     ("docs/api.md", 1): check_compiled,
+    ("docs/migration.md", 0): check_migration,
     ("docs/models.md", 0): check_quantized_model,
     ("docs/models.md", 1): check_calibrated_model,
     ("docs/models.md", 2): check_adapters,
