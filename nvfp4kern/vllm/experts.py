@@ -20,7 +20,7 @@ from .. import torch as nk
 from ..layout import SF_VEC
 from ..nn.experts import expert_ids
 from ..nn.linear import quantize_input, readable, static_scale
-from .linear import COMPRESSED, MODELOPT, Names
+from .linear import COMPRESSED, MODELOPT, Names, mark_missing
 
 
 def why_not(layer: RoutedExperts) -> str | None:
@@ -91,6 +91,7 @@ class Experts:
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """As that of a linear layer."""
+        mark_missing(layer, self._globals())
         inverse = self.NAMES.divisors
         for stack in ("w13", "w2"):
             alpha = loaded(layer, f"{stack}_{self.NAMES.weight_global}")
@@ -122,10 +123,12 @@ class Experts:
         *_: Any,  # shared experts, which vLLM runs before where the method has no kernel of its own
         **__: Any,
     ) -> Tensor:
-        ids = expert_ids(topk_ids, len(x))
-        if layer.expert_map is not None:
-            ids = layer.expert_map[ids]  # -1, an expert of another rank, adds nothing
-        _, offsets, rows, row_of = nk.sort_by_expert(ids, len(layer.w13_weight))
+        ids, local, mapped = expert_ids(topk_ids, len(x)), len(layer.w13_weight), layer.expert_map
+        of_rank = {}
+        if mapped is not None:  # -1, an expert of another rank, adds nothing
+            of_rank = {"expert_map": mapped, "num_local_experts": local}
+        experts = local if mapped is None else len(mapped)
+        _, offsets, rows, row_of = nk.sort_by_expert(ids, experts, **of_rank)
         a, scales = readable(x), None
         inverse = self.NAMES.divisors
         if not self.use_a16:

@@ -4,6 +4,7 @@ A fused layer, such as qkv_proj, has a global scale for each shard. Ours keeps t
 is one number for each row. The input is quantised once, with the largest of the shards' scales.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
     CompressedTensorsScheme,
 )
+from vllm.model_executor.model_loader.reload.layerwise import LAYERWISE_INFO
 from vllm.model_executor.parameter import ModelWeightParameter, PerTensorScaleParameter
 from vllm.model_executor.utils import replace_parameter
 
@@ -64,6 +66,20 @@ def create_weights(
         layer.register_parameter(name, own)
 
 
+def mark_missing(layer: nn.Module, names: Iterable[str]) -> None:
+    """NaN for global scales that a reload did not bring. vLLM makes parameters anew for one, in
+    memory of any content, and keeps what it loads until `process_weights_after_loading`."""
+    reload = LAYERWISE_INFO.get(layer)
+    if reload is None or not reload.loaded_weights:
+        return
+    parameters = {name: getattr(layer, name) for name in names if hasattr(layer, name)}
+    for parameter in parameters.values():
+        parameter.data.fill_(torch.nan)
+    for name, call in reload.loaded_weights:
+        if name in parameters:
+            parameters[name].weight_loader(*call.args, **call.kwargs)
+
+
 def loaded(layer: nn.Module, name: str) -> Tensor:
     """A global scale for each shard. vLLM fills all of them from a file that has one for all.
 
@@ -86,6 +102,7 @@ def process_weights(layer: nn.Module, names: Names, w4a4: bool) -> None:
     All of it are parameters of the layer, of sizes that do not depend on values: so vLLM can load
     other weights into the same memory, which captured CUDA graphs read.
     """
+    mark_missing(layer, (names.weight_global, names.input_global))
     scales = loaded(layer, names.weight_global)
     alpha = 1 / scales if names.divisors else scales
     if w4a4:

@@ -3,10 +3,11 @@
     python run_vllm.py JOB.json
 
 The job: "runs", options of vllm.LLM for each, and "reload", a folder whose weights take the place
-of the first ones after those have run; "environment", variables beside ENVIRONMENT; "prompts",
-token ids; "tokens", how many to make of each; "result", the path of a JSON file. The result, for
-each run: the tokens and their log probabilities, prompt by prompt; "methods", on each rank the
-classes of the layers' methods by a layer's name.
+of the first ones after those have run, or are refused; "environment", variables beside ENVIRONMENT;
+"prompts", token ids; "tokens", how many to make of each; "result", the path of a JSON file.
+
+The result, for each run: the tokens and their log probabilities, prompt by prompt; "methods", on
+each rank the classes of the layers' methods by a layer's name; or "refused", what a reload raised.
 """
 
 import gc
@@ -56,7 +57,11 @@ def run(options, job):
     prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
     if other is not None:
         llm.generate(prompts, wanted, use_tqdm=False)
-        llm.collective_rpc("reload_weights", kwargs={"weights_path": other})
+        try:
+            llm.collective_rpc("reload_weights", kwargs={"weights_path": other})
+        except ValueError as e:
+            llm.llm_engine.engine_core.shutdown()
+            return {"refused": str(e)}
         llm.reset_prefix_cache()
     made = [each.outputs[0] for each in llm.generate(prompts, wanted, use_tqdm=False)]
     result = {

@@ -5,6 +5,8 @@ An engine takes seconds to start and its imports more, so a process runs several
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "models"))
@@ -148,6 +151,25 @@ CASES = {
     "mixed": ("qwen3_moe", "modelopt-mixed", {}, {}),
 }
 """architecture, form, options of the checkpoint, and of vLLM; "reload" has those of the second."""
+REFUSED = {
+    "llama": (
+        "ct-w4a4",
+        "layers.1.self_attn.k_proj.weight_global_scale",
+        "qkv_proj",
+        r"\[1\] of 3",
+    ),
+    "qwen3_moe": ("modelopt-w4a16", "layers.1.mlp.experts.2.up_proj.weight_scale_2", "w13_", "not"),
+}
+"""architecture -> format, the tensor that a reload lacks, and two words of what it raises."""
+
+
+def without(folder, tensor, at):
+    """A copy that lacks it."""
+    shutil.copytree(folder, at, dirs_exist_ok=True)
+    tensors = load_file(at / "model.safetensors")
+    del tensors[f"model.{tensor}"]
+    save_file(tensors, at / "model.safetensors")
+    return str(at)
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +182,9 @@ def in_one_process(folder, tmp_path_factory):
         if "reload" in more:
             more["reload"] = folder(name, form, **more["reload"])
         runs[case] = run_of(folder(name, form, **options), form, **more)
+    for name, (form, tensor, *_) in REFUSED.items():
+        lacking = without(folder(name, form), tensor, tmp_path_factory.mktemp(f"lacking-{name}"))
+        runs[f"refused {name}"] = run_of(folder(name, form), form, reload=lacking)
     results = in_vllm(list(runs.values()), tmp_path_factory.mktemp("one-process"))
     return dict(zip(runs, zip(runs.values(), results, strict=True), strict=True))
 
@@ -169,6 +194,14 @@ def in_one_process(folder, tmp_path_factory):
 def test_log_probabilities_are_those_of_transformers(in_one_process, case):
     run, result = in_one_process[case]
     check(result, run)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_reload_without_a_global_scale_is_refused(in_one_process, name):
+    """vLLM makes parameters anew, in memory of any content."""
+    _, result = in_one_process[f"refused {name}"]
+    for word in REFUSED[name][2:]:
+        assert re.search(word, result["refused"]), result
 
 
 def test_a_head_is_ours(in_one_process):
