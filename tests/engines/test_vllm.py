@@ -9,20 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import checkpoints
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "models"))
-
-import tiny  # noqa: E402
-from tiny_architectures import ARCHITECTURES  # noqa: E402
-
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [9, 9, 9, 100, 101, 102], [7]]
@@ -45,12 +40,6 @@ OURS = {
 }
 
 
-def architecture(name):
-    """vLLM's attention on CPUs has no heads of 16 columns."""
-    kind = ARCHITECTURES[name]
-    return replace(kind, config=dict(kind.config, head_dim=32))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """folder(architecture, form, **options): a checkpoint whose fused shards have global scales
@@ -62,7 +51,7 @@ def folder(tmp_path_factory):
         if key not in made:
             options = {"spread": True, "one_input": True} | options
             at = tmp_path_factory.mktemp(f"{name}-{form}")
-            made[key] = str(tiny.make(at, architecture(name), form, **options))
+            made[key] = checkpoints.make(at, name, form, **options)
         return made[key]
 
     return get

@@ -13,12 +13,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.util import find_spec
 
+import checkpoints
 import pytest
 from run_vllm import ENVIRONMENT
-from test_vllm import architecture, tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed"),
+    pytest.mark.slow,
+]
 REQUESTS, CANCELLED = 200, 40
 SECONDS = 240
 
@@ -84,11 +88,9 @@ class Server:
 
 @pytest.fixture(params=["llama", "qwen3_moe"])
 def server(request, tmp_path):
-    kind = architecture(request.param)
-    folder = tiny.make(
-        tmp_path / "model", kind, "modelopt-w4a16", spread=True, exclude=("*mlp.gate",)
-    )
-    made = Server(str(folder), tmp_path)
+    options = {"spread": True, "exclude": ("*mlp.gate",)}
+    folder = checkpoints.make(tmp_path / "model", request.param, "modelopt-w4a16", **options)
+    made = Server(folder, tmp_path)
     try:
         made.wait()
         yield made
