@@ -121,15 +121,12 @@ OPERATION vf vf_sums_of_blocks(const vf x[8])
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds. */
-OPERATION vf vf_of_blocks(vf factors, int vector)
-{
-    return _mm256_permutevar8x32_ps(factors, _mm256_set1_epi32(vector));
-}
+OPERATION vf vf_of_blocks(const float factors[LANES], int vector) { return vf_set(factors[vector]); }
 
 /* Selects by an exponent of 127, 128 or 129, by its low bits. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
 {
-    return _mm256_permutevar8x32_ps(_mm256_setr_ps(one, two, 0, 0, 0, 0, 0, zero), exponent);
+    return _mm256_permutevar_ps(_mm256_setr_ps(one, two, 0, zero, one, two, 0, zero), exponent);
 }
 
 /* Elements 0, 2, 4 .. of x and then y, or 1, 3, 5 .. */
@@ -238,7 +235,7 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 #include "cpu_x86_codes.h"
 
 #include "cpu_simd_blocks.h"
-#include "cpu_simd_encode.h"
+#include "cpu_simd_four_six.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"
 

@@ -118,16 +118,16 @@ OPERATION vf vf_sums_of_blocks(const vf x[8])
 }
 
 /* The factors of the blocks that a vector of 16-bit pairs holds. */
-OPERATION vf vf_of_blocks(vf factors, int vector)
+OPERATION vf vf_of_blocks(const float factors[LANES], int vector)
 {
     const vi lower = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(lower, _mm512_set1_epi32(2 * vector)), factors);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lower, _mm512_set1_epi32(2 * vector)), vf_load(factors));
 }
 
 /* Selects by an exponent of 127, 128 or 129, by its low bits. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
 {
-    return _mm512_permutexvar_ps(exponent, _mm512_setr_ps(one, two, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, zero));
+    return _mm512_permutevar_ps(_mm512_setr4_ps(one, two, 0, zero), exponent);
 }
 
 /* Elements 0, 2, 4 .. of x and then y, or 1, 3, 5 .. */
@@ -229,7 +229,7 @@ OPERATION vi dot_block(vi bias, const vi codes[4], const int8_t *elements)
 #include "cpu_x86_codes.h"
 
 #include "cpu_simd_blocks.h"
-#include "cpu_simd_encode.h"
+#include "cpu_simd_four_six.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"
 

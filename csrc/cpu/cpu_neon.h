@@ -130,12 +130,7 @@ OPERATION vf vf_sums_of_blocks(const vf x[8])
 }
 
 /* The factor of the block that a vector of 16-bit pairs holds half of. */
-OPERATION vf vf_of_blocks(vf factors, int vector)
-{
-    float each[LANES];
-    vf_store(each, factors);
-    return vf_set(each[vector / 2]);
-}
+OPERATION vf vf_of_blocks(const float factors[LANES], int vector) { return vf_set(factors[vector / 2]); }
 
 /* Selects by an exponent of 127, 128 or 129. */
 OPERATION vf vf_by_exponent(vi exponent, float zero, float one, float two)
@@ -248,7 +243,7 @@ OPERATION void decode_four_blocks(const uint8_t *codes, int64_t blocks, int8_t t
 }
 
 #include "cpu_simd_blocks.h"
-#include "cpu_simd_encode.h"
+#include "cpu_simd_four_six.h"
 #include "cpu_simd_tile.h"
 #include "cpu_simd_vector.h"
 

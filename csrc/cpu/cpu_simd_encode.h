@@ -84,19 +84,25 @@ OPERATION vi vi_e2m1_of(vf x)
     return vi_of_bits(vf_add(v, vf_by_exponent(exponent, 0x1p22f, 0x1p23f + 2, 0x1p24f + 8)));
 }
 
+/* The signs of two codes, in bits 3 and 7. */
+OPERATION vi signs_of_pairs(const pairs *p)
+{
+    /* The halves are 0 or -2^15. Multiplied by -1 and -16 and added they set bits 15 and 19. */
+    vi signs = vi_madd_i16(vi_and(p->signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
+    return vi_srl(signs, 12);
+}
+
 OPERATION void encode_block_pairs(const uint8_t *from, nk_dtype dtype, vf to_code, uint8_t *codes)
 {
     pairs p = load_pairs(from, dtype);
     vi even = vi_e2m1_of(vf_mul(p.even, to_code)), odd = vi_e2m1_of(vf_mul(p.odd, to_code));
-    /* The halves are 0 or -2^15. Multiplied by -1 and -16 and added they set bits 15 and 19. */
-    vi signs = vi_madd_i16(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
-    vi_store_bytes(codes, vi_or(vi_or(even, vi_sll(odd, 4)), vi_srl(signs, 12)));
+    vi_store_bytes(codes, vi_or(vi_or(even, vi_sll(odd, 4)), signs_of_pairs(&p)));
 }
 
 /* The scale factors of a bundle, and what its elements are multiplied by. */
 typedef struct bundle_scales {
     vi sf;
-    vf to_code;
+    float to_code[LANES];
 } bundle_scales;
 
 OPERATION bundle_scales scale_bundle(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype)
@@ -107,7 +113,9 @@ OPERATION bundle_scales scale_bundle(const cpu_encoder *e, const uint8_t *from, 
     sf = vi_select(vi_less(vi_set(0x7F800000), largest), vi_set(NK_E4M3_NAN), sf);
     vf to_code = vf_min(vf_div(vf_set(1), vf_mul(vf_of_e4m3(sf), vf_set(e->inverse_s))), vf_set(FLT_MAX));
     /* The smallest positive float instead of 0: finite elements get the code 0 as well, but an infinity saturates. */
-    return (bundle_scales){sf, vf_max(to_code, vf_set(0x1p-149f))};
+    bundle_scales scales = {.sf = sf};
+    vf_store(scales.to_code, vf_max(to_code, vf_set(0x1p-149f)));
+    return scales;
 }
 
 /* The codes of blocks whose scale factor is 0 or NaN are 0. */
@@ -171,151 +179,6 @@ CPU_TARGET static void encode_row(const cpu_encoder *e, const uint8_t *from, nk_
     } else {
         encode_bundles(e, from, NK_BF16, blocks, codes, sf);
     }
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
-/* The recipe four_six                                                                                              */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* How the largest magnitude of each block of a bundle becomes 6 or 4. */
-typedef struct bundle_steps {
-    vi sf;
-    vf step, minus_step, inverse, inverse_rest, most; /* fl(1/step), what it lacks, and 6 step */
-} bundle_steps;
-
-/* Quotients by such steps can be rounded right without a division, since nothing on the way is denormal that matters.
- */
-OPERATION bool are_usual(vf step)
-{
-    vi bits = vi_of_bits(step);
-    return !vmask_any(vi_less(bits, vi_of_bits(vf_set(0x1p-100f)))) &&
-           !vmask_any(vi_less(vi_of_bits(vf_set(0x1p80f)), bits));
-}
-
-OPERATION bundle_steps steps_to(const cpu_encoder *e, float target, vi largest)
-{
-    bundle_steps s;
-    vf whole = vf_set(fminf(target * e->s2, FLT_MAX));
-    vf wanted = vf_max(vf_div(vf_of_bits(largest), whole), vf_set(e->smallest));
-    s.sf = vi_e4m3_of(vf_min(wanted, vf_set(NK_E4M3_MAX)));
-    s.step = vf_min(vf_mul(vf_of_e4m3(s.sf), vf_set(e->s2)), vf_set(FLT_MAX));
-    s.minus_step = vf_sub(vf_set(0), s.step);
-    s.inverse = vf_div(vf_set(1), s.step);
-    s.inverse_rest = vf_mul(vf_fma(s.inverse, s.minus_step, vf_set(1)), s.inverse);
-    s.most = vf_mul(vf_set(NK_E2M1_MAX), s.step);
-    return s;
-}
-
-/* fl(x / step), or 6 where that is more. The first quotient is one of the two floats around x / step, by an inverse of
- * twice the bits. Then the remainder is exact, and a correction by fl(1/step) rounds as a division does (Markstein). */
-OPERATION vf quotient(vf x, const bundle_steps *s, int block_of, bool usual)
-{
-    if (!usual) return vf_min(vf_div(x, vf_of_blocks(s->step, block_of)), vf_set(NK_E2M1_MAX));
-    vf minus_step = vf_of_blocks(s->minus_step, block_of);
-    vf inverse = vf_of_blocks(s->inverse, block_of), some = vf_min(x, vf_of_blocks(s->most, block_of));
-    vf first = vf_fma(some, inverse, vf_mul(some, vf_of_blocks(s->inverse_rest, block_of)));
-    return vf_fma(vf_fma(first, minus_step, some), inverse, first);
-}
-
-/* The code as in vi_e2m1_of, and what it means. */
-OPERATION vf vf_e2m1_of(vf v, vi *code)
-{
-    vi exponent = vi_srl(vi_of_bits(vf_max(v, vf_set(1))), 23);
-    vf coarse = vf_by_exponent(exponent, 0x1p22f, 0x1p23f + 2, 0x1p24f + 8), sum = vf_add(v, coarse);
-    *code = vi_of_bits(sum);
-    return vf_sub(sum, coarse);
-}
-
-OPERATION vf squared_error(vf value, vf minus_step, vf x)
-{
-    vf error = vf_add(x, vf_mul(value, minus_step));
-    return vf_mul(error, error);
-}
-
-/* The codes of blocks without a step are 0. */
-CPU_TARGET static __attribute__((noinline)) void clear_without_step(const int32_t steps[LANES], uint8_t *codes)
-{
-    for (int b = 0; b < LANES; b++) {
-        if (steps[b] == 0) memset(codes + b * (NK_SF_VEC / 2), 0, NK_SF_VEC / 2);
-    }
-}
-
-/* Encodes a bundle both ways, and keeps of each block what is nearer. */
-OPERATION void choose_bundle(const bundle_steps steps[2], vi largest, bool usual, const uint8_t *from, nk_dtype dtype,
-                             uint8_t *codes, uint8_t *sf)
-{
-    vf errors[2][8];
-    vi made[2][8];
-    UNROLL for (int i = 0; i < 8; i++)
-    {
-        pairs p = load_pairs(from + i * PAIRS * float_bytes(dtype), dtype);
-        vi signs = vi_madd_i16(vi_and(p.signs, vi_set((int32_t)0x80008000)), vi_set((int32_t)0xFFF0FFFF));
-        signs = vi_srl(signs, 12);
-        UNROLL for (int t = 0; t < 2; t++)
-        {
-            vf minus_step = vf_of_blocks(steps[t].minus_step, i);
-            vi even, odd;
-            vf even_value = vf_e2m1_of(quotient(p.even, &steps[t], i, usual), &even);
-            vf odd_value = vf_e2m1_of(quotient(p.odd, &steps[t], i, usual), &odd);
-            made[t][i] = vi_or(vi_or(even, vi_sll(odd, 4)), signs);
-            errors[t][i] =
-                vf_add(squared_error(even_value, minus_step, p.even), squared_error(odd_value, minus_step, p.odd));
-        }
-    }
-    vmask four = vf_less(vf_sums_of_blocks(errors[1]), vf_sums_of_blocks(errors[0])); /* not where one is NaN */
-    vmask poisoned = vi_less(vi_set(0x7F800000), largest);
-    vi_store_bytes(sf, vi_select(poisoned, vi_set(NK_E4M3_NAN), vi_select(four, steps[1].sf, steps[0].sf)));
-    vf each = vf_of_bits(vi_select(four, vi_set(-1), vi_set(0)));
-    UNROLL for (int i = 0; i < 8; i++)
-    {
-        vmask block_four = vi_less(vi_of_bits(vf_of_blocks(each, i)), vi_set(0));
-        vi_store_bytes(codes + i * LANES, vi_select(block_four, made[1][i], made[0][i]));
-    }
-    vi step = vi_select(poisoned, vi_set(0), vi_of_bits(vf_select(four, steps[1].step, steps[0].step)));
-    if (vmask_any(vi_less(step, vi_set(1)))) {
-        int32_t each_step[LANES];
-        vi_store(each_step, step);
-        clear_without_step(each_step, codes);
-    }
-}
-
-OPERATION void encode_bundle_four_six(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, uint8_t *codes,
-                                      uint8_t *sf)
-{
-    vi largest = largest_of_blocks(from, dtype);
-    bundle_steps steps[2] = {steps_to(e, 6, largest), steps_to(e, 4, largest)};
-    if (are_usual(steps[0].step) && are_usual(steps[1].step))
-        choose_bundle(steps, largest, true, from, dtype, codes, sf);
-    else
-        choose_bundle(steps, largest, false, from, dtype, codes, sf);
-}
-
-OPERATION void encode_bundles_four_six(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks,
-                                       uint8_t *codes, uint8_t *sf)
-{
-    int64_t bytes = NK_SF_VEC * float_bytes(dtype);
-    for (; blocks >= LANES; blocks -= LANES, from += LANES * bytes, codes += BUNDLE / 2, sf += LANES) {
-        for (int64_t i = 0; i < LANES * bytes; i += 64)
-            PREFETCH(from + ENCODE_AHEAD + i);
-        encode_bundle_four_six(e, from, dtype, codes, sf);
-    }
-    if (blocks == 0) return;
-    uint8_t rest[BUNDLE * sizeof(float)] = {0}, rest_codes[BUNDLE / 2], rest_sf[LANES];
-    memcpy(rest, from, (size_t)(blocks * bytes));
-    encode_bundle_four_six(e, rest, dtype, rest_codes, rest_sf);
-    memcpy(codes, rest_codes, (size_t)(blocks * NK_SF_VEC / 2));
-    memcpy(sf, rest_sf, (size_t)blocks);
-}
-
-CPU_TARGET static void encode_four_six_row(const cpu_encoder *e, const uint8_t *from, nk_dtype dtype, int64_t blocks,
-                                           uint8_t *codes, uint8_t *sf)
-{
-    if (dtype == NK_F32)
-        encode_bundles_four_six(e, from, NK_F32, blocks, codes, sf);
-    else if (dtype == NK_F16)
-        encode_bundles_four_six(e, from, NK_F16, blocks, codes, sf);
-    else
-        encode_bundles_four_six(e, from, NK_BF16, blocks, codes, sf);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

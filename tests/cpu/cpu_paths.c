@@ -219,6 +219,16 @@ static void compare_encoding(int64_t blocks, nk_dtype dtype, int kind, float s)
     }
     same_bytes("scales", sf[1], sf[0], count / 16);
     same_bytes("codes", codes[1], codes[0], count / 2);
+    const float steps[] = {e.inverse_s, 0.013f, 0x1.FFFFFEp-7f}; /* the last has a mantissa of ones alone */
+    for (int i = 0; s > 0 && i < 3; i++) {
+        const cpu_encoder four_six = {.valid = true, .smallest = i == 1 ? 0.0123f : 0, .s2 = steps[i]};
+        for (int side = 0; side < 2; side++) {
+            const cpu_path *p = side ? tested : &cpu_path_scalar;
+            p->encode_four_six(&four_six, from, dtype, blocks, codes[side], sf[side]);
+        }
+        same_bytes("scales of four_six", sf[1], sf[0], count / 16);
+        same_bytes("codes of four_six", codes[1], codes[0], count / 2);
+    }
     float amax[2] = {cpu_path_scalar.finite_amax(from, dtype, (int64_t)count),
                      tested->finite_amax(from, dtype, (int64_t)count)};
     same_floats("finite_amax", &amax[1], &amax[0], 1);

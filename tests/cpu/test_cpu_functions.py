@@ -66,3 +66,15 @@ def test_without_dot_products(on_arm):
     said = run(EMULATOR, "-cpu", "cortex-a53", on_arm)
     assert said["neon-dotprod"] == "not on this processor"
     assert said["neon-mul"].endswith("the same")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="wants an x86 processor with FMA")
+def test_quotients_of_four_six_without_a_division(tmp_path):
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if not compiler:
+        pytest.skip("no C compiler")
+    source, made = ROOT / "tests" / "cpu" / "quotients.c", tmp_path / "quotients"
+    flags = [*FLAGS.split(), "-O3", "-mfma", *STRICT.split()]
+    subprocess.run([compiler, *flags, source, "-o", made, "-lm"], check=True)
+    assert run(made) == {"compared": str((2**23 - 1) * 15 * 9), "differ": "0"}
