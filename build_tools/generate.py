@@ -101,6 +101,10 @@ def c_default(p):
     return ""
 
 
+TENSORS = "PY_TENSOR", "PY_OPTIONAL", "PY_SCALAR"
+"""Kinds for which py_read makes a tensor."""
+
+
 def c_operator(op):
     rows, defaults, outputs = [], [op.defaults] if op.defaults else [], 0
     for i, p in enumerate(op.parameters):
@@ -123,7 +127,8 @@ def c_operator(op):
     ]  # fmt: skip
     if outputs:
         fields += [f".out = {outputs}", f".spec = spec_{op.function}", f".op = run_{op.function}"]
-    before = f"#define ARGS nk_{op.args}_args", f"FITS(ARGS, {len(rows)})"
+    tensors = 1 + sum(p.annotation.c.startswith(TENSORS) for p in op.parameters)  # the output, too
+    before = f"#define ARGS nk_{op.args}_args", f"FITS(ARGS, {len(rows)}, {tensors})"
     lines = f"const py_operator py_{op.name} = {{", *(f"    {field}," for field in fields), "};"
     return "\n".join([*before, *lines, "#undef ARGS"])
 
@@ -138,9 +143,10 @@ C_SOURCE = """\
 
 #define P(name, kind, member, words) {#name, PY_##kind, offsetof(ARGS, member), words}
 #define OWN(name) {#name, PY_OWN, 0, NULL}
-#define FITS(type, count) \\
+#define FITS(type, count, tensors) \\
     _Static_assert(sizeof(type) <= PY_ARGS_BYTES, "py_run_one has room for it"); \\
-    _Static_assert(count < PY_MAX_ARGS, "py_invoke has room for them");
+    _Static_assert(count < PY_MAX_ARGS, "py_invoke has room for them"); \\
+    _Static_assert(tensors <= PY_MAX_TENSORS, "py_read has room for them");
 """
 
 
