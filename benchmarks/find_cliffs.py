@@ -41,6 +41,7 @@ KNOWN = {
 """What a plan says of a call (its `why`, or what a row declined it for), and why it costs."""
 PIECES = "a gemv reads 64 codes of K at once, and K is no multiple of that"
 CONVERTED = "NVFP4 tokens are converted by a kernel of their own, 16-bit ones are taken as they lie"
+SECTORS = "rows of the result begin within sectors of 32 bytes, of which memory takes whole ones"
 ANOTHER_WAVE = "with the tile of the neighbour, or as a gemv, the SMs take another wave"
 
 MEMORY = 4.0e6
@@ -92,17 +93,23 @@ def more_waves(slow, slow_plan, fast, fast_plan):
     return math.ceil(most / SMS) / math.ceil(least / SMS)
 
 
+def reason_of_both(slow, slow_plan, fast, fast_plan, times):
+    """Why a call takes `times` as long as its neighbour, or None."""
+    results = 2 * slow.batch * slow.rows * slow.n
+    given = {
+        reason(slow_plan): reason(slow_plan),
+        PIECES: is_gemv(fast_plan) and slow.k % 64,
+        SECTORS: slow.n % 16 and not fast.n % 16 and results > slow.moved / 2,
+        CONVERTED: slow.kind == "nvfp4" and "_n256" in fast_plan["kernel"],
+        ANOTHER_WAVE: times / more_waves(slow, slow_plan, fast, fast_plan) <= LIMIT,
+    }
+    return next((why for why, holds in given.items() if holds), None)
+
+
 def pair(one, other):
     """A row of two calls, (call, plan, microseconds) each: `excess` is how many times as long the
     slower one takes after what it has more of work."""
     (fast, fast_plan, least), (slow, slow_plan, most) = sorted((one, other), key=lambda x: x[2])
-    known = reason(slow_plan)
-    if not known and is_gemv(fast_plan) and slow.k % 64:
-        known = PIECES
-    if not known and slow.kind == "nvfp4" and "_n256" in fast_plan["kernel"]:
-        known = CONVERTED
-    if not known and most / least / more_waves(slow, slow_plan, fast, fast_plan) <= LIMIT:
-        known = ANOTHER_WAVE
     return {
         "slow": slow.name,
         "fast": fast.name,
@@ -110,7 +117,7 @@ def pair(one, other):
         "us": [most, least],
         "excess": most / least / more_work(slow, fast),
         "kernels": [slow_plan["kernel"], fast_plan["kernel"]],
-        "known": known,
+        "known": reason_of_both(slow, slow_plan, fast, fast_plan, most / least),
     }
 
 

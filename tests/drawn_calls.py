@@ -395,25 +395,25 @@ def draw_list(draw, tokens, kind, work, together=False, alike=False):
         a, b = draw.tokens(kind, exact, m, k), draw.weights(exact, n, k)
         layouts = layouts or (a[2], b[2])
         if (a[2], b[2]) == layouts:
-            groups.append((m, n, k, a, b, draw.alpha(n), draw.bias(n)))
+            alpha, (_, bias) = draw.alpha(n), draw.bias(n)
+            groups.append((m, n, k, a, b, alpha, np.broadcast_to(np.float32(bias), (n,))))
     with_alpha, with_bias = draw.of((True, False)), draw.of((True, False))
 
     def make(device):
-        args = [[g[3][0](device) for g in groups], [g[4][0](device) for g in groups]]
-        args += [[g[3][1](device) for g in groups] if kind == "NVFP4" else None]
-        args += [[g[4][1](device) for g in groups]]
+        a, b, sfa, sfb = ([g[of][i](device) for g in groups] for i in (0, 1) for of in (3, 4))
+        args = [a, b, sfa if kind == "NVFP4" else None, sfb]
         options = {"scale_layout": layouts}
         if with_alpha:
             options["alpha"] = [from_numpy(np.atleast_1d(np.float32(g[5][1])), device)
                                 for g in groups]  # fmt: skip
         if with_bias:
-            options["bias"] = [floats(bias_of_group(g), "float32", device) for g in groups]
+            options["bias"] = [floats(g[6], "float32", device) for g in groups]
         return args, options, [Guarded((g[0], g[1]), dtype, device, order) for g in groups]
 
     def expected(c):
         for i, g in enumerate(groups):
             alpha = g[5][1] if with_alpha else 1.0
-            bias = bias_of_group(g) if with_bias else 0.0
+            bias = g[6] if with_bias else 0.0
             yield (
                 i,
                 slice(None),
@@ -424,10 +424,6 @@ def draw_list(draw, tokens, kind, work, together=False, alike=False):
 
     said = {"groups": [g[:3] for g in groups], "forms": layouts, "out": (dtype, order)}
     return Drawn("grouped_gemm", make, expected, dtype, exact, said)
-
-
-def bias_of_group(group):
-    return np.broadcast_to(np.float32(group[6][1]), (group[1],))
 
 
 MAKERS = {

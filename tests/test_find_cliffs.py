@@ -94,13 +94,17 @@ def test_another_wave_is_a_reason_where_it_is_enough():
     assert known_of(replace(some, n=some.n + 8), PLAN, some, halves) == find_cliffs.ANOTHER_WAVE
 
 
-def test_a_gemv_has_reasons_of_its_own():
+def test_what_else_is_a_reason():
     gemv, more = {"kernel": "sm90_gemv_fp16"}, replace(BASE, k=BASE.k + 32)
     assert known_of(more, PLAN, BASE, gemv) == find_cliffs.PIECES
     assert not known_of(replace(BASE, k=BASE.k + 64), PLAN, BASE, gemv)
     ctas = [gemv | {"grid": grid, "threads": 256} for grid in (265, 264)]
     assert known_of(BASE, ctas[0], BASE, ctas[1]) == find_cliffs.ANOTHER_WAVE
     assert not known_of(BASE, ctas[1], BASE, ctas[1])
+    result = replace(BASE, m=4096, n=512, k=128)
+    assert known_of(replace(result, n=520), PLAN, result, PLAN) == find_cliffs.SECTORS
+    assert not known_of(replace(result, n=496), PLAN, result, PLAN)
+    assert not known_of(replace(BASE, n=BASE.n - 8), PLAN, BASE, PLAN)  # weights are more
     codes = replace(BASE, kind="nvfp4")
     assert known_of(codes, PLAN, BASE, {"kernel": "sm90_gemm_n256_fp16"}) == find_cliffs.CONVERTED
     assert not known_of(BASE, PLAN, codes, {"kernel": "sm90_gemm_n256_fp16"})
