@@ -20,7 +20,8 @@ class Inputs(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._experts: tuple[str, nn.Module] | None = None
+        self._running: list[tuple[str, nn.Module]] = []
+        """Stacks of experts, the innermost last."""
 
     def see(self, name: str, expert: int | None, given: Tensor) -> None:
         """name: of a linear layer, or of the weight of a stack of experts. expert: in a stack, or
@@ -45,18 +46,15 @@ class Inputs(TorchFunctionMode):
     def _hook(self, name: str) -> Any:
         return lambda _, args, named: self.see(name, None, *args, *named.values())
 
-    def _entering(self, *experts: Any) -> Any:
-        def enter(*_: Any) -> None:
-            self._experts = experts  # type: ignore[assignment]
-
-        return enter
+    def _entering(self, name: str, experts: nn.Module) -> Any:
+        return lambda *_: self._running.append((name, experts))
 
     def _leave(self, *_: Any) -> None:
-        self._experts = None
+        del self._running[-1:]  # none where another hook failed before
 
     def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore
-        if function in PRODUCTS and self._experts:
-            name, module = self._experts
+        if function in PRODUCTS and self._running:
+            name, module = self._running[-1]
             given, weight = args[:2]
             if weight.shape[-1:] == (1,):  # transformers' "batched_mm" has columns
                 given, weight = weight.mT, given

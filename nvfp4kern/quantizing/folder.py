@@ -261,7 +261,7 @@ class Run:
             Shard(work.folder / job.name, (o for s in job.steps for o in s.outputs.values()))
             for job in self.jobs
         ]
-        left = sum(shard.size for shard in self.shards if not shard.complete())
+        left = sum(shard.needed() for shard in self.shards)
         free = shutil.disk_usage(work.folder).free
         if free < left:
             raise OSError(f"{work.folder}: {left} bytes are needed, {free} are free")

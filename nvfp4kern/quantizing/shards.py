@@ -41,6 +41,12 @@ class Shard:
         """Whether the file is there and has its size."""
         return self.path.is_file() and self.path.stat().st_size == self.size
 
+    def needed(self) -> int:
+        """Bytes that the disk has to give still. A file has its size before it has its bytes."""
+        if not self.path.is_file():
+            return self.size
+        return max(0, self.size - 512 * self.path.stat().st_blocks)
+
     def open(self) -> None:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._named(os.ftruncate, self._fd, self.size)

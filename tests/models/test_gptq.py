@@ -226,7 +226,7 @@ def test_hessians_count_all_experts_of_one_product():
     seen = Hessians()
     x = torch.randn(3, 5, 32).bfloat16()
     with seen.watching({}, {"e": experts}), torch.no_grad():
-        seen._experts = "e", experts
+        seen._running.append(("e", experts))
         torch.bmm(x, experts.down_proj.mT)  # square
     assert seen.values.keys() == {("e.down_proj", e) for e in range(3)}
     for (_, e), found in seen.values.items():
@@ -239,9 +239,35 @@ def test_an_expert_that_gets_zeros_alone_saw_no_token():
     x = torch.randn(3, 5, 32).bfloat16()
     x[1] = 0
     with seen.watching({}, {"e": experts}), torch.no_grad():
-        seen._experts = "e", experts
+        seen._running.append(("e", experts))
         torch.bmm(x, experts.down_proj)
     assert seen.values.keys() == {("e.down_proj", e) for e in (0, 2)}
+
+
+def test_experts_within_experts_get_their_own_inputs():
+    """What runs behind the inner ones is the outer ones'."""
+
+    class Outer(Experts):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return self.inner(x @ self.down_proj[0]) @ self.down_proj[1]
+
+    class Inner(Experts):
+        def forward(self, x):
+            return x @ self.down_proj[2]
+
+    class Told(Inputs):
+        def see(self, name, expert, given):
+            told.append((name, expert))
+
+    outer, told = Outer(), []
+    seen = Told()
+    with seen.watching({}, {"e": outer, "e.inner": outer.inner}), torch.no_grad():
+        outer(torch.randn(3, 32).bfloat16())
+    assert told == [("e.down_proj", 0), ("e.inner.down_proj", 2), ("e.down_proj", 1)]
 
 
 @pytest.mark.parametrize("column", [False, True])
@@ -256,6 +282,6 @@ def test_copies_of_experts_are_counted_for_none(column):
     seen, x = Told(), torch.randn(3, 32).bfloat16()
     with seen.watching({}, {"e": experts}), torch.no_grad():
         copies = experts.down_proj[torch.tensor([2, 2, 0])]
-        seen._experts = "e", experts
+        seen._running.append(("e", experts))
         torch.bmm(copies, x[..., None]) if column else torch.bmm(x[:, None], copies)
     assert told == [("e.down_proj", -1, x.flatten().tolist())]

@@ -24,6 +24,20 @@ def small(tmp_path, monkeypatch):
     return sharded(tmp_path / "source")
 
 
+def test_a_disk_gives_room_for_what_is_not_written(tmp_path):
+    shard = Shard(tmp_path / "shard", [("w", "uint8", (2**20,))])
+    assert shard.needed() == shard.size > 2**20
+    shard.open()
+    assert shard.complete() and shard.needed() > 2**20 - 2**13
+    shard.write("w", bytes(2**19))
+    shard.sync()
+    assert 2**19 - 2**13 < shard.needed() <= 2**19
+    shard.write("w", bytes(2**20))
+    shard.sync()
+    shard.close()
+    assert shard.needed() == 0
+
+
 KILLED = """
 import os, random, shutil, signal, sys
 from pathlib import Path
