@@ -360,7 +360,7 @@ def grouped_dual_gemm(
     quantized: the result is quantized instead of rounded, for W4A4 products that follow. N is a multiple of 16.
         Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in float32. out is
         then (data, scales), where an item that is None is allocated.
-    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
+    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax' or 'token'.
 
     {tensors}
     """

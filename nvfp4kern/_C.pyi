@@ -292,7 +292,7 @@ def grouped_dual_gemm(
     quantized: the result is quantized instead of rounded, for W4A4 products that follow. N is a multiple of 16.
         Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in float32. out is
         then (data, scales), where an item that is None is allocated.
-    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax'.
+    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax' or 'token'.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their

@@ -91,6 +91,9 @@ def registered_calls() -> torch.Tensor:
     assert_type(nkt.grouped_dual_gemm(q.data, *stack, ends, activation="relu"), torch.Tensor)
     whole = nkt.quantize(torch.ones(1, 32, 32))
     encoded = nkt.grouped_dual_gemm(x.half(), whole.data, None, whole.scales, ends, quantized=True)
+    encoded = nkt.grouped_dual_gemm(
+        x.half(), whole.data, None, whole.scales, ends, row_scale=x, quantized=True
+    )
     assert_type(encoded, NVFP4[torch.Tensor])
     assert_type(nkt.dequantize(q, out_dtype="float16"), torch.Tensor)
     assert_type(nkt.from_blocked(nkt.to_blocked(q.scales), 4, 2), torch.Tensor)

@@ -49,7 +49,7 @@ class ExpertParallel(Slice, NVFP4Experts):
     reduce_dtype: in which the ranks' sums are sent and added: None is x's dtype, so each of them is
         rounded to it; torch.float32 takes twice the bytes and rounds once, at the end.
     group: of torch.distributed, None for all processes.
-    input_quant, and what is not listed here: see NVFP4Experts.
+    input_quant, and what is not listed here: see NVFP4Experts. "token" wants tokens="same".
 
     Parameters are those of NVFP4Experts with the rank's experts alone. But the input scales are
     those of all experts, [E, 2] and [E]: a token is quantised once, with the largest of them.

@@ -185,7 +185,8 @@ class RowParallel(_LinearSlice):
     ) -> None:
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
         if input_quant in ("amax", "token"):
-            raise ValueError(f"input_quant: {input_quant!r} is of whole rows, which no rank has")
+            what = "one that needs no whole row of the input, which no rank has"
+            raise ValueError(f"input_quant: {input_quant!r}, expected {what}")
         columns = _columns(in_features, *rank_and_world(group))
         super().__init__(
             columns.extent, out_features, bias, input_quant=input_quant,

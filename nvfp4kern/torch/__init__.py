@@ -182,8 +182,8 @@ def grouped_dual_gemm(
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    bias: Tensor | None = None, gate_up: GateUp = "halves", activation: Activation = "silu",
-    limit: float | None = None, activation_scale: float = 1.702,
+    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
+    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
     scale_layout: Layouts = "linear", out: Sequence[Tensor] | None = None, out_dtype: None = None,
     quantized: Literal[True], global_scale: Scalar | None = None,
     global_scale_inverse: Scalar | None = None, data_dtype: CodesDtype = None,

@@ -150,7 +150,7 @@ def test_16_bits_round_once_for_each_rank(team, input_quant):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("input_quant", QUANTS)
+@pytest.mark.parametrize("input_quant", [*QUANTS, "token"])
 def test_the_same_tokens_on_all_ranks(team, world, input_quant):
     whole, given = experts_of(input_quant), tokens_of(6)
     given[1][2, 1], given[0][4], given[1][4] = E, NAN, -1
@@ -335,6 +335,10 @@ REFUSED = {
     "no experts": (
         lambda: ExpertParallel.slice_of(nn.Linear(2, 2)),
         "layer: Linear has no gate_up_proj",
+    ),
+    "token": (
+        lambda: ExpertParallel(H, INNER, E, input_quant="token", tokens="own"),
+        "input_quant: 'token', expected tokens='same'",
     ),
     "too many tokens": (
         lambda: ExpertParallel(H, INNER, E, tokens_per_rank=4)(*tokens_of(5)),

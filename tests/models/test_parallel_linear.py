@@ -214,7 +214,11 @@ REFUSED = {
     "head_dim": (lambda: ColumnParallel(64, 48, head_dim=0), "head_dim: 0, expected at least 1"),
     "amax": (
         lambda: RowParallel(96, 16, input_quant="amax"),
-        "input_quant: 'amax' is of whole rows, which no rank has",
+        "input_quant: 'amax', expected one that needs no whole row of the input",
+    ),
+    "token": (
+        lambda: RowParallel(96, 16, input_quant="token"),
+        "input_quant: 'token', expected one that needs no whole row of the input",
     ),
     "reduce_dtype": (
         lambda: RowParallel(96, 16, reduce_dtype=torch.float64),

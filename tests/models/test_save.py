@@ -199,7 +199,7 @@ def test_to_other_engines_dynamic_inputs_are_an_equal_static_scale(checkpoint, t
         assert torch.equal(model(IDS).logits, again(IDS).logits)
 
 
-@pytest.mark.parametrize("record", ["dynamic", {"input_quant": "token"}, {"input_quant": {"0": 1}}])
+@pytest.mark.parametrize("record", ["dynamic", {"input_quant": "row"}, {"input_quant": {"0": 1}}])
 def test_a_record_of_inputs_that_is_not_understood_is_refused(tmp_path, record):
     save_checkpoint(nn.Sequential(linear()), tmp_path / "saved", config={})
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
