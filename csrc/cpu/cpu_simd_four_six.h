@@ -8,6 +8,7 @@
 typedef struct four_six {
     const cpu_encoder *encoder;
     float whole[2], inverse[2], inverse_rest[2];
+    float most; /* magnitude of a usual bundle: `quotient` of a larger one may overflow to the other sign */
     bool usual; /* no divisor is one of those that `quotient` is not for */
 } four_six;
 
@@ -26,6 +27,7 @@ CPU_TARGET static four_six four_six_of(const cpu_encoder *e)
         f.inverse_rest[t] = fmaf(f.inverse[t], -f.whole[t], 1) * f.inverse[t];
         f.usual = f.usual && is_usual(f.whole[t]);
     }
+    f.most = NK_E4M3_MAX * f.whole[1];
     for (int mantissa = 8; mantissa < 16; mantissa++) /* of a scale factor */
         f.usual = f.usual && is_usual((float)mantissa * e->s2);
     return f;
@@ -157,7 +159,7 @@ OPERATION void find_steps(const four_six *f, const uint8_t *from, nk_dtype dtype
     /* 448 stands for all that is more. The scale factor of 6 is no larger than that of 4. */
     s->usual = f->usual && !vmask_any(vi_less(s->sf[0], vi_set(8))) &&
                !vmask_any(vi_less(vi_set(NK_E4M3_NAN - 2), s->sf[1])) &&
-               !vmask_any(vi_less(vi_of_bits(vf_set(FLT_MAX)), vi_of_bits(largest)));
+               !vmask_any(vi_less(vi_of_bits(vf_set(f->most)), vi_of_bits(largest)));
 }
 
 OPERATION void encode_usual_bundle(const bundle_steps *s, const uint8_t *from, nk_dtype dtype, uint8_t *codes,

@@ -4,7 +4,7 @@
 
 #include "nk_problem.h"
 
-/* 9 KB: parameters may have 32,764 bytes, but all of them travel with every launch. */
+/* 10 KB: parameters may have 32,764 bytes, but all of them travel with every launch. */
 #define CUDA_GROUPS_PER_LAUNCH 32
 
 /* Shared memory that finding an expert takes, before anything else uses it. */

@@ -82,7 +82,8 @@ static nk_status quantize_params(const nk_quantize_problem *p, cuda_quantize_par
     if (p->per_token) {
         q->tile_rows = 1;
         q->tiles.count = p->l * q->positions;
-        if (q->tiles.count > 0) q->tiles.row_tiles = cuda_divisor_of(q->positions);
+        if (q->tiles.count > 0 && q->tiles.count <= INT32_MAX) /* a larger grid is refused */
+            q->tiles.row_tiles = cuda_divisor_of(q->positions);
         return NK_OK;
     }
     if (cols > 0 && p->l > 0 && q->positions > 0)

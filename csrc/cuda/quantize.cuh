@@ -1,10 +1,11 @@
 /* Codes and scale bytes of x, or of silu(x) * up in the gated kernels: the formula is in quantize_encode.cuh, that of
  * the recipe four_six in quantize_four_six.cuh.
  *
- * Launches: ROW_quantize_amax_*   with "amax": each CTA writes its largest finite magnitude to the workspace
- *           ROW_quantize_experts   with experts: writes which rows of x every atom row of the scale factors holds
- *           ROW_quantize_*          codes and scale bytes. Each CTA finds the largest of all magnitudes by itself,
- * while its first blocks arrive ROW_quantize_token_*    with "token" in its place: quantize_token.cuh
+ * Launches, in this order:
+ * - ROW_quantize_amax_*, with "amax": each CTA writes its largest finite magnitude to the workspace.
+ * - ROW_quantize_experts, with experts: writes which rows of x every atom row of the scale factors holds.
+ * - ROW_quantize_*: codes and scale bytes. Each CTA finds the largest of all magnitudes by itself, while its first
+ *   blocks arrive. With "token" ROW_quantize_token_* in its place: quantize_token.cuh.
  *
  * Work: rows have positions, the order of the scale factors: padding has positions, so that it is written.
  * With experts the rows outside all of them come last: they have positions, and get codes only. A tile is columns of

@@ -14,7 +14,7 @@ NK_CHOICE_FITS(gemm_choice);
 /* Whether a product, or a group of a list, has a factor for each token. */
 static bool has_row_scale(const gemm_desc *d)
 {
-    bool any = d->gemm && d->gemm->row_scale.data;
+    bool any = !d->list && d->gemm->row_scale.data;
     for (int64_t g = 0; d->list && g < d->list->groups && !any; g++)
         any = d->list->list[g].row_scale.data;
     return any;

@@ -74,7 +74,7 @@ static nk_status check(const nk_quantize_args *args, nk_quantize_problem *p, nk_
         NK_CHECK(!args->inverse, NK_VALUE_ERROR, "global_scale_inverse: given, expected None with recipe='four_six'");
     }
     NK_CHECK(!args->amax || !args->inverse, NK_VALUE_ERROR,
-             "global_scale_inverse: given, expected None with global_scale='amax'");
+             "global_scale_inverse: given, expected None with global_scale='%s'", args->per_token ? "token" : "amax");
     NK_TRY(nk_check_alpha(&args->global_scale, 1, first, &p->global_scale));
     p->global_scale.inverse = args->inverse;
     if (args->offsets) {

@@ -50,6 +50,14 @@ def test_hostile_data(device, scale, smallest, dtype):
     check_bytes(hostile(rng_of(1), dtype), dtype, device, scale, smallest)
 
 
+@pytest.mark.parametrize("smallest", (0, 2.0**-6))
+@pytest.mark.parametrize("scale", (1e-10, 3.7e-21))
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
+def test_all_blocks_are_beyond_the_largest_scale_factor(device, dtype, scale, smallest):
+    x = np.full((2, 256), 3e38, np.float32) * np.where(np.arange(256) % 3, 1, -1)
+    check_bytes(values(floats(x, dtype, "cpu")), dtype, device, scale, smallest)
+
+
 @pytest.mark.parametrize("scale", (np.nan, np.inf, -np.inf, -1.0, -1e-45, 0.0, -0.0, 0.37, 1e-45))
 def test_scale_in_an_array(device, scale):
     q = check_bytes(hostile(rng_of(3), "float32"), "float32", device, scale, array=True)

@@ -159,6 +159,7 @@ def test_a_list_is_one_launch(device, most, layout, monkeypatch):
     [
         ([(20, 8448, 64)] * 33, "there are more than 32"),
         ([(20, 8448, 64), (0, 8448, 64)], "there is one"),
+        ([(1, 8448, 64), (0, 8448, 64)], "there is one"),
     ],
 )
 def test_groups_that_are_gemms(device, sizes, why):
@@ -171,6 +172,30 @@ def test_groups_that_are_gemms(device, sizes, why):
     got = nvfp4kern.grouped_gemm(*operands, out_dtype="float32")
     for mine, *one in zip(got, *operands, strict=True):
         assert torch.equal(mine, nvfp4kern.gemm(*one, out_dtype="float32"))
+
+
+FEW = [(1, 4096, 1024), (8, 4096, 1024), (0, 64, 64), (3, 4096, 1024)]
+
+
+@pytest.mark.parametrize("layout", ("linear", "blocked"))
+def test_a_list_of_few_tokens_is_one_gemv(device, layout):
+    a, b, sfa, sfb = groups_of(device, FEW)
+    if layout == "blocked":
+        sfa, sfb = ([nvfp4kern.to_blocked(one) for one in side] for side in (sfa, sfb))
+    plan = nvfp4kern.explain("grouped_gemm", a, b, sfa, sfb, scale_layout=layout)
+    assert plan["kernel"] == f"sm90_gemv_list_codes_{layout}" and plan["workspace_bytes"] == 0
+    assert plan["why"].startswith("one launch for all groups, which have few tokens")
+
+
+@pytest.mark.parametrize("other", [(9, 4096, 1024), (2, 4104, 1024), (2, 4096, 1088), None])
+def test_what_is_no_gemv_of_a_list(device, other, monkeypatch):
+    """More than eight tokens, other N or K, more than 32 groups."""
+    operands = groups_of(device, FEW + [other] if other else FEW * 11)
+    assert "gemv_list" not in nvfp4kern.explain("grouped_gemm", *operands)["kernel"]
+    monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemv:tall8")
+    assert "no tile of sm90/gemv serves all groups" in str(
+        nvfp4kern.explain("grouped_gemm", *operands)["declined"]
+    )
 
 
 @pytest.mark.parametrize("m, together", [(7000, True), (9000, False)])

@@ -163,6 +163,7 @@ def test_inverses_that_an_array_may_hold(device, inverse):
 
 @pytest.mark.parametrize("options, message", (
     ({"global_scale": "amax", "global_scale_inverse": 2.0}, "given, expected None with global_sc"),
+    ({"global_scale": "token", "global_scale_inverse": 2.0}, "given, .* with global_scale='token'"),
     ({"global_scale_inverse": 0.0}, "0.0, expected a finite number above 0"),
     ({"global_scale_inverse": 1e-46}, "1e-46, expected a finite number above 0"),
     ({"global_scale_inverse": np.inf}, "inf, expected a finite number above 0"),

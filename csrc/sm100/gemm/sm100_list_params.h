@@ -5,7 +5,7 @@
 #include "cuda/cuda_tensor_map.h"
 #include "sm100_gemm_config.h"
 
-#define SM100_LIST_GROUPS 32 /* 18 KB: parameters may have 32,764 bytes, but all of them travel with every launch */
+#define SM100_LIST_GROUPS 32 /* 20 KB: parameters may have 32,764 bytes, but all of them travel with every launch */
 
 typedef struct sm100_list_group {
     cuda_tensor_map map_m, map_n; /* the operands' codes */

@@ -2,11 +2,13 @@
  * a CTA (cuda/stream_k.cuh), and the reduction, which adds the partial sums of split tiles.
  *
  * A tile is WARPS * 32 weight rows x TILE_M tokens. An OPERATOR says what an operator does with it:
- *   scheduler                 the iterations of all tiles
- *   tile_of(iter)             the tile that has an iteration: .first_iter, .iters, .found, and what these functions
- * need k(tile), k_steps(tile)    K, and its steps point_rows(tile, w)       this lane's weight rows point_tokens(tile,
- * x)     this lane's rows of tokens partials()                the workspace scale(staged, tile, i)    multiplies the
- * staged sums of the tile's tokens from i on by row_scale store(staged, tile, i)    their epilogue
+ * - scheduler: the iterations of all tiles.
+ * - tile_of(iter): the tile that has an iteration: .first_iter, .iters, .found, and what these functions need.
+ * - k(tile), k_steps(tile): K, and its steps.
+ * - point_rows(tile, w), point_tokens(tile, x): this lane's weight rows and rows of tokens.
+ * - partials(): the workspace.
+ * - scale(staged, tile, i): multiplies the staged sums of the tile's tokens from i on by row_scale.
+ * - store(staged, tile, i): their epilogue.
  *
  * Roles: all warps alike, see sm80_mainloop.cuh.
  *

@@ -349,7 +349,9 @@ static nk_status sm90_list_plan_gemv(const gemm_desc *d, const gemm_query *q, co
     gemm_groups groups;
     int64_t at = 0;
     nk_plan found = *plan;
+    const bool is_forced = nk_tile_forced(settings, &sm90_gemv_family) != NK_TILE_ANY;
     if (q->forced != NK_TILE_ANY || !gemm_next_launch(d->list, q->family, &at, &groups)) return NK_DECLINED;
+    if (groups.desc.count < 2 && !is_forced) return NK_DECLINED; /* one gemm chooses among more kernels */
     NK_TRY(sm90_plan_gemv_list(&groups.desc, settings, &found, c));
     if (c->schedule.us + SM90_GEMM_GEMV_US > us) return NK_DECLINED;
     *plan = found;

@@ -13,7 +13,7 @@
     X(w256, 64, 96, 128, 160, 192, 224)
 
 #define SM90_LIST_MAX_TILE_MS 8 /* of a pipeline */
-/* 14 KB of parameters: a launch may have 32,764 bytes, but all of them travel with it. */
+/* 17 KB of parameters: a launch may have 32,764 bytes, but all of them travel with it. */
 #define SM90_LIST_MAX_GROUPS 32
 
 /* Tiles of all groups are numbered, the longest first. Tokens of all groups are rows of one matrix in the workspace. */

@@ -143,6 +143,7 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
                          nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
+    if (p->row_scale.data && forced == NK_TILE_ANY) return nk_decline(plan, GEMM_NO_ROW_SCALE);
     if (!sm90_gemv_fits_32_bits(p) || settings->batch_invariant || p->row_scale.data)
         return decline_gemv(p, variant->kind, settings, forced);
     const sm90_gemv_schedule *s = &c->schedule;

@@ -68,8 +68,8 @@ typedef struct sm90_gemv_dual {
 } sm90_gemv_dual;
 
 /* The parameters of a kernel. An SM fetches them when they are read, in lines of 64 bytes, 70 ns each. So what is
- * needed together lies together, and each operand has a line of its own. The first byte lies 16 bytes behind the start
- * of a line. */
+ * needed together lies together, and each operand has a line of its own, but in lists. The first byte lies 16 bytes
+ * behind the start of a line. */
 typedef struct sm90_gemv_args {
     sm90_gemv_scheduler scheduler;
     nk_operand b, a;

@@ -39,7 +39,8 @@ nk_status sm90_plan_gemv_list(const gemm_desc *d, const nk_settings *settings, n
                                                : dtype == NK_BF16 ? SM90_GEMV_FEW_BF16
                                                                   : SM90_GEMV_FEW_CODES,
                                        .is_list = true};
-    if (d->is_partial || d->activation) return NK_DECLINED;
+    /* Of one token, strides between tokens may be any number: those of the first group count for all here. */
+    if (d->is_partial || d->activation || sm90_gemv_access_of(&all) == SM90_GEMV_NARROW) return NK_DECLINED;
     for (int i = 0; i < d->count; i++) {
         const nk_gemv_problem one = without_batches(d->members[i]);
         if (!is_served(&one, &all)) return NK_DECLINED;
