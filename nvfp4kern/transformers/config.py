@@ -107,24 +107,26 @@ def take_over(method: str = "compressed-tensors") -> None:
     method: "compressed-tensors"; "quark"; "mxfp4", as gpt-oss has it; or "modelopt" where
         transformers has come to know it. Its checkpoints that are neither NVFP4 nor MXFP4 stay
         transformers'. "nvfp4" is no method of checkpoints: transformers' NVFP4Config then quantises
-        a plain model on CPUs and on GPUs below compute capability 10.0, too, for W4A16.
+        a plain model on CPUs and on GPUs below compute capability 10.0, too, for W4A16. The
+        current GPU decides, whatever `device_map` says.
 
-    `hand_back` undoes it. Raises ValueError for other methods.
+    `hand_back` of the same method undoes it. Raises ValueError for methods that neither this nor
+    the installed transformers knows.
     """
-    if method == ON_THE_FLY and method in QUANTIZERS:
+    known = [*METHODS, *([ON_THE_FLY] if ON_THE_FLY in QUANTIZERS else [])]
+    if method not in known:
+        raise ValueError(f"method: {method!r}, expected one of {', '.join(known)}")
+    if method == ON_THE_FLY:
         if not isinstance(QUANTIZERS[method], _Quantizer):
             QUANTIZERS[method] = _Quantizer(QUANTIZERS[method])
         return
-    if method not in METHODS:
-        known = ", ".join([*METHODS, ON_THE_FLY])
-        raise ValueError(f"method: {method!r}, expected one of {known}")
     theirs = CONFIGS[method]
     if theirs is not NVFP4KernConfig and not isinstance(theirs, _Choice):
         CONFIGS[method] = _Choice(theirs)
 
 
 def hand_back(method: str = "compressed-tensors") -> None:
-    """Undoes `take_over`."""
+    """Undoes `take_over` of this method."""
     quantizer = QUANTIZERS.get(method)
     if isinstance(quantizer, _Quantizer):
         QUANTIZERS[method] = quantizer.theirs

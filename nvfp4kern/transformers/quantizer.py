@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -17,6 +18,7 @@ from ..checkpoint.formats import Plan, read_plan
 from ..checkpoint.load import in_few_words
 from ..checkpoint.plan import refuse
 from ..checkpoint.report import Report, inspect
+from ..layout import SF_VEC
 from ..nn import NVFP4Config, QuantizationReport, quantize_
 from ..nn.replacing import replace
 from .conversion import Converter, Loading
@@ -38,16 +40,13 @@ class NVFP4KernQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
     ) -> None:
-        if getattr(model.config, "distributed_config", None) is not None:
-            raise ValueError("distributed_config, tp_plan: not supported with NVFP4 layers")
-        directory = Path(checkpoint_files[0]).parent if checkpoint_files else None
-        beside = directory is not None and (directory / "hf_quant_config.json").exists()
-        if not self.pre_quantized and not beside:
+        refuse_distributed(model)
+        if not self.pre_quantized and not has_hf_quant_config(checkpoint_files):
             return
-        if directory is None:
+        if not checkpoint_files:
             raise ValueError("state_dict: NVFP4 layers are loaded from files alone")
         self.pre_quantized = True
-        with Files(directory) as files:  # transformers reads them itself
+        with Files(Path(checkpoint_files[0]).parent) as files:  # transformers reads them itself
             plan = read_plan(files)
             report = inspect(files, plan)
             refuse(report.problems)
@@ -104,11 +103,28 @@ class NVFP4KernQuantizer(HfQuantizer):
 
 
 class LikeNVFP4Config(NVFP4KernQuantizer):
-    """Quantises what transformers' NVFP4Config names: linear layers, and no experts."""
+    """Quantises what transformers' NVFP4Config does: linear layers without a bias whose sizes are
+    multiples of 16, and no experts. It reads nothing of a folder but 16-bit weights."""
 
     def __init__(self, config: Any, kept: list[str] | None, **options: Any) -> None:
         super().__init__(config, **options)
         self.kept = kept
+
+    def validate_environment(self, *_: Any, **__: Any) -> None:
+        if self.pre_quantized:  # transformers' own words
+            raise ValueError("Loading pre-quantized NVFP4 checkpoints is not supported yet.")
+
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"dtype: {dtype}, expected torch.bfloat16 or torch.float16")
+        return dtype
+
+    def _process_model_before_weight_loading(
+        self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
+    ) -> None:
+        refuse_distributed(model)
+        if has_hf_quant_config(checkpoint_files):  # transformers 5.17 would load codes as weights
+            raise ValueError("hf_quant_config.json: NVFP4Config, expected NVFP4KernConfig()")
 
     def _process_model_after_weight_loading(
         self, model: PreTrainedModel, **_: Any
@@ -116,10 +132,26 @@ class LikeNVFP4Config(NVFP4KernQuantizer):
         kept = self.get_modules_to_not_convert(model, self.kept, model._keep_in_fp32_modules)
 
         def named(module: nn.Module, name: str) -> bool:
-            return isinstance(module, nn.Linear) and should_convert_module(name, kept)
+            return (
+                isinstance(module, nn.Linear)
+                and module.bias is None
+                and module.in_features % SF_VEC == 0
+                and module.out_features % 16 == 0
+                and should_convert_module(name, kept)
+            )
 
         self.report = quantize_(model, NVFP4Config(exclude=()), named)
         return model
+
+
+def has_hf_quant_config(files: list[str] | None) -> bool:
+    """Whether the folder of the files says so that it is quantised."""
+    return bool(files) and (Path(files[0]).parent / "hf_quant_config.json").exists()
+
+
+def refuse_distributed(model: PreTrainedModel) -> None:
+    if getattr(model.config, "distributed_config", None) is not None:
+        raise ValueError("distributed_config, tp_plan: not supported with NVFP4 layers")
 
 
 def warn(report: Report) -> None:

@@ -1,5 +1,7 @@
 """What transformers has of its own, with our layers: NVFP4Config, and continuous batching."""
 
+import json
+
 import pytest
 import torch
 from tiny_architectures import ARCHITECTURES
@@ -15,6 +17,7 @@ from transformers import (  # noqa: E402
 )
 
 import nvfp4kern.transformers as nt  # noqa: E402
+from nvfp4kern.checkpoint import save_checkpoint  # noqa: E402
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear  # noqa: E402
 from nvfp4kern.transformers import config as ours  # noqa: E402
 
@@ -78,6 +81,48 @@ def test_it_means_the_layers_that_it_names(plain):
     assert type(layer.mlp.experts) is not NVFP4Experts
 
 
+def test_layers_that_its_kernels_do_not_take_stay(plain, monkeypatch):
+    """Those with a bias, and of sizes that are no multiples of 16."""
+    model = opened(plain("llama"), NVFP4Config())
+    layer = model.model.layers[0]
+    assert layer.self_attn.q_proj.bias is not None
+    assert type(layer.self_attn.q_proj) is torch.nn.Linear
+    assert type(layer.mlp.up_proj) is NVFP4Linear
+    odd = torch.nn.ModuleDict({
+        f"{k}x{n}": torch.nn.Linear(k, n, bias=False, dtype=torch.bfloat16)
+        for k, n in ((32, 16), (32, 24), (24, 32))
+    })  # fmt: skip
+    odd._keep_in_fp32_modules = None
+    quantizer = ours.QUANTIZERS["nvfp4"](NVFP4Config(), pre_quantized=False)
+    monkeypatch.setattr(quantizer, "get_modules_to_not_convert", lambda *_: [])
+    quantizer._process_model_after_weight_loading(odd)
+    assert [type(each) is NVFP4Linear for each in odd.values()] == [True, False, False]
+
+
+def test_it_takes_16_bits(plain):
+    with pytest.raises(ValueError, match=r"^dtype: torch.float32, expected torch.bfloat16 or"):
+        opened(plain("qwen3"), NVFP4Config(), torch.float32)
+
+
+def test_it_takes_no_quantised_folder(plain, tmp_path):
+    """Neither ModelOpt's, nor one of NVFP4Config's, which transformers does not load either."""
+    folder = plain("qwen3")
+    config = nt.NVFP4KernConfig(exclude=("lm_head",))
+    save_checkpoint(opened(folder, config), tmp_path / "modelopt")
+    said = tmp_path / "modelopt" / "config.json"
+    words = json.loads(said.read_text())
+    del words["quantization_config"]
+    said.write_text(json.dumps(words))
+    assert (tmp_path / "modelopt" / "hf_quant_config.json").exists()
+    with pytest.raises(ValueError, match=r"^hf_quant_config.json: .* expected NVFP4KernConfig"):
+        opened(tmp_path / "modelopt", NVFP4Config())
+    words = json.loads((folder / "config.json").read_text())
+    words["quantization_config"] = {"quant_method": "nvfp4"}
+    (folder / "config.json").write_text(json.dumps(words))
+    with pytest.raises(ValueError, match="pre-quantized NVFP4 checkpoints is not supported"):
+        AutoModelForCausalLM.from_pretrained(folder)
+
+
 def test_on_blackwell_it_stays_transformers(plain, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (10, 0))
@@ -85,10 +130,14 @@ def test_on_blackwell_it_stays_transformers(plain, monkeypatch):
     assert type(ours.QUANTIZERS["nvfp4"](NVFP4Config(), pre_quantized=False)) is theirs
 
 
-def test_handing_back(plain):
+def test_handing_back(plain, monkeypatch):
     nt.take_over("nvfp4")  # twice is once
     nt.hand_back("nvfp4")
     assert isinstance(ours.QUANTIZERS["nvfp4"], type)
+    with monkeypatch.context() as within:
+        within.delitem(ours.QUANTIZERS, "nvfp4")
+        with pytest.raises(ValueError, match="'nvfp4', expected one of .*mxfp4$"):
+            nt.take_over("nvfp4")
     with pytest.raises((ImportError, RuntimeError), match="NVFP4 quantization requires"):
         opened(plain("qwen3"), NVFP4Config())
 
