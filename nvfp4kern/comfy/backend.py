@@ -129,24 +129,36 @@ def _whole_blocks(given: Mapping[str, Any]) -> ValidationResult:
     return ValidationResult.fail("x", f"{columns} columns, expected a multiple of {SF_VEC}")
 
 
+def _scaled(**scales_of: str) -> Any:
+    """A rule for codes, by name: of whole blocks, each with its scale factor."""
+
+    def rule(given: Mapping[str, Any]) -> ValidationResult:
+        for main, name in scales_of.items():
+            m, k = given[main].shape[0], given[main].shape[1] * 2
+            if k % SF_VEC:
+                return ValidationResult.fail(main, f"K is {k}, expected a multiple of {SF_VEC}")
+            rows, columns = roundup(m, 128), roundup(k // SF_VEC, 4)
+            if given[name].numel() < rows * columns:
+                shape = tuple(given[name].shape)
+                return ValidationResult.fail(name, f"{shape}, expected {(rows, columns)} at least")
+        return ValidationResult.ok()
+
+    return rule
+
+
 def _operands(given: Mapping[str, Any]) -> ValidationResult:
-    """Scale factors for all blocks, and a bias that is not too long."""
+    """The same K, and a bias that is not too long."""
     a, b, bias = given["a"], given["b"], given.get("bias")
-    if a.shape[1] != b.shape[1] or a.shape[1] % (SF_VEC // 2):
-        return ValidationResult.fail("a", f"{tuple(a.shape)} beside b {tuple(b.shape)}")
-    for name, codes in (("block_scale_a", a), ("block_scale_b", b)):
-        rows, columns = roundup(len(codes), 128), roundup(codes.shape[1] * 2 // SF_VEC, 4)
-        if given[name].numel() < rows * columns:
-            shape = tuple(given[name].shape)
-            return ValidationResult.fail(name, f"{shape}, expected {(rows, columns)} at least")
+    if a.shape[1] != b.shape[1]:
+        return ValidationResult.fail("a", f"{tuple(a.shape)}, expected [M, {b.shape[1]}] as b has")
     if bias is not None and (bias.dim() != 1 or len(bias) > len(b)):
         return ValidationResult.fail("bias", f"{tuple(bias.shape)}, expected [{len(b)}] at most")
     return ValidationResult.ok()
 
 
-_FLOAT = frozenset({torch.float32, torch.float16, torch.bfloat16})
-_FLOATS = ParamConstraint(dtypes=_FLOAT)
-_MATRIX = ParamConstraint(dtypes=_FLOAT, shape_rules=(ExactDims(2),))
+FLOAT = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_FLOATS = ParamConstraint(dtypes=FLOAT)
+_MATRIX = ParamConstraint(dtypes=FLOAT, shape_rules=(ExactDims(2),))
 _CODES = ParamConstraint(dtypes=frozenset({torch.uint8}), shape_rules=(ExactDims(2),))
 _GLOBAL = ParamConstraint(dtypes=frozenset({torch.float32}))
 _BLOCKED = ParamConstraint(dtypes=frozenset({E4M3}))
@@ -163,7 +175,7 @@ CAPABILITIES = {
             "block_scales": _BLOCKED,
             "output_type": _FLOATS,
         },
-        call_rules=(_checked("qx", "per_tensor_scale"),),
+        call_rules=(_checked("qx", "per_tensor_scale"), _scaled(qx="block_scales")),
     ),
     "scaled_mm_nvfp4": FunctionConstraints(
         params={
@@ -176,7 +188,11 @@ CAPABILITIES = {
             "bias": _FLOATS,
             "out_dtype": _FLOATS,
         },
-        call_rules=(_checked("a", "tensor_scale_a", "tensor_scale_b", "alpha"), _operands),
+        call_rules=(
+            _checked("a", "tensor_scale_a", "tensor_scale_b", "alpha"),
+            _scaled(a="block_scale_a", b="block_scale_b"),
+            _operands,
+        ),
     ),
 }
 """What calls are ours; comfy_kitchen gives others to the next backend."""

@@ -194,11 +194,18 @@ def test_both_orders_of_nibbles_multiply_alike():
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-@pytest.mark.parametrize("shape, n", [((5, 64), 32), ((2, 9, 70), 19), ((40,), 7), ((0, 32), 16)])
+@pytest.mark.parametrize("shape, n, innermost", [
+    ((5, 64), 32, True), ((2, 9, 70), 19, True), ((40,), 7, True), ((0, 32), 16, True),
+    ((8, 64), 16, False), ((1, 16, 64), 32, False), ((2, 9, 70), 19, False),
+])  # fmt: skip
 @torch.inference_mode()
-def test_linear_keeps_16_bit_inputs(shape, n, dtype):
-    """They are not quantised, and padding of the weight's does not show."""
+def test_linear_keeps_16_bit_inputs(shape, n, innermost, dtype):
+    """They are not quantised, and padding of the weight's does not show.
+
+    innermost: whether K is; an image's channels are not.
+    """
     x, k = torch.randn(shape).to(dtype), shape[-1]
+    x = x if innermost else x.mT.contiguous().mT
     weight = QuantizedTensor.from_float(drawn(n, k, seed=n).to(dtype), LAYOUT)
     codes, s2, scales = weight._qdata, weight.params.scale, weight.params.block_scale
     w = (values(codes) * scales_of(codes, scales))[:n, :k]
@@ -233,7 +240,7 @@ def test_linear_of_quantised_inputs_is_scaled_mm(monkeypatch):
 
 @torch.inference_mode()
 def test_what_linear_leaves_to_comfy_kitchen(monkeypatch):
-    """Wide inputs, and weights that a transposition turned."""
+    """Wide inputs, weights that a transposition turned, and biases that are broadcast or wide."""
     left = []
     monkeypatch.setattr(
         linear, "_theirs", lambda *args, _f=linear._theirs: (left.append(1), _f(*args))[1]
@@ -244,6 +251,14 @@ def test_what_linear_leaves_to_comfy_kitchen(monkeypatch):
     assert torch.equal(got, x @ weight.dequantize().T)
     torch.nn.functional.linear(torch.randn(3, 16), weight.t())
     assert left == [1, 1]
+    x = x.half()
+    weight = QuantizedTensor.from_float(torch.randn(16, 32).half(), LAYOUT)
+    for bias in (torch.randn(1).half(), torch.randn(1, 16).half(), torch.randn(3, 16).half()):
+        got = torch.nn.functional.linear(x, weight, bias)
+        assert torch.equal(got, torch.nn.functional.linear(x, weight.dequantize(), bias))
+    with pytest.raises(RuntimeError, match="dtype"):  # torch's
+        torch.nn.functional.linear(x, weight, torch.randn(16).double())
+    assert left == [1] * 6
 
 
 def test_lora_is_added_to_the_weight_and_quantised_again():
@@ -269,11 +284,14 @@ def test_calls_that_are_not_ours_go_to_the_next_backend():
     codes, scales = ck.quantize_nvfp4(x, s2)
     given = {"qx": codes, "per_tensor_scale": s2, "block_scales": scales}
     assert chosen("dequantize_nvfp4", **given, output_type=torch.half) == "nvfp4kern"
+    for wrong in ({"qx": codes[:, :12]}, {"block_scales": scales[:64]}):
+        assert chosen("dequantize_nvfp4", **(given | wrong)) == "eager", wrong
     given = {"a": codes, "b": codes, "block_scale_a": scales, "block_scale_b": scales}
     given |= {"tensor_scale_a": s2, "tensor_scale_b": s2, "out_dtype": torch.half}
     assert chosen("scaled_mm_nvfp4", **given) == "nvfp4kern"
     for wrong in (
-        {"a": codes[:, :8]}, {"block_scale_b": scales[:64]}, {"bias": torch.ones(17)},
+        {"a": codes[:, :8]}, {"a": codes[:, :12], "b": codes[:, :12]},
+        {"block_scale_b": scales[:64]}, {"bias": torch.ones(17)},
         {"bias": torch.ones(1, 16)}, {"alpha": torch.ones(16)},
     ):  # fmt: skip
         assert chosen("scaled_mm_nvfp4", **(given | wrong)) == "eager", wrong
