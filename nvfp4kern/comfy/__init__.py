@@ -16,10 +16,12 @@ def register(*, quantize_input: bool = False) -> bool:
     """Puts our products into comfy_kitchen and, where it runs, opens ComfyUI for them.
 
     quantize_input: inputs of layers become NVFP4, too, as ComfyUI has it on Blackwell. Without it
-        they stay at 16 bits, as ComfyUI has it on these GPUs.
+        they stay at 16 bits, as ComfyUI has it on these GPUs. A program without ComfyUI quantises
+        them itself: there, and before ComfyUI is imported, this changes nothing, and a message
+        says so.
 
-    Returns whether it did; one message says why not. May be called again. Raises nothing:
-    a custom node that does would be left out with a traceback.
+    Returns whether it did; one message says why not, but for NVFP4KERN_COMFY=0. May be called
+    again. Raises nothing: a custom node that does would be left out with a traceback.
     """
     if os.environ.get("NVFP4KERN_COMFY", "").lower() in ("0", "false", "no", "off"):
         return False

@@ -1,5 +1,7 @@
 """comfy_kitchen's NVFP4 functions and layers by our operators, beside its own ones for torch."""
 
+import dataclasses
+import logging
 import os
 import subprocess
 import sys
@@ -304,8 +306,8 @@ def test_gpus_with_native_products_keep_them(monkeypatch, capability, ours):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert backend.serves(torch.device("cuda", 0)) == ours
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    assert (registering.why_not() is None) == ours
+    found = "GPUs of compute capability {}.{}, expected 8.0 to 9.0".format(*capability)
+    assert registering.why_not() == (None if ours else found)
 
 
 def comfyui(monkeypatch, known=True):
@@ -339,6 +341,52 @@ def test_a_comfyui_that_always_quantises_inputs_is_asked_for_by_name(monkeypatch
     assert management.supports_nvfp4_compute() == "theirs"
     assert nvfp4kern.comfy.register(quantize_input=True)
     assert management.supports_nvfp4_compute() is True
+
+
+def test_it_tells_comfyui_last(monkeypatch):
+    """Where comfy_kitchen does not take the backend, ComfyUI goes on without; and the reverse."""
+    management, quant_ops = comfyui(monkeypatch)
+    theirs = management.supports_nvfp4_compute
+
+    def failing(*_):
+        raise AttributeError("register")
+
+    for name in ("register", "set_priority"):
+        with monkeypatch.context() as within:
+            within.setattr(registry, name, failing)
+            assert not nvfp4kern.comfy.register()
+        assert management.supports_nvfp4_compute is theirs
+        assert "quantize_input" not in quant_ops.QUANT_ALGOS["nvfp4"]
+    told = []
+    monkeypatch.setattr(registry, "register", lambda *_: told.append(1))
+    del management.supports_nvfp4_compute
+    assert not nvfp4kern.comfy.register()
+    assert "quantize_input" not in quant_ops.QUANT_ALGOS["nvfp4"] and not told
+
+
+def test_without_comfyui_a_message_says_that_no_input_is_quantised(caplog):
+    assert nvfp4kern.comfy.register() and not caplog.records
+    assert nvfp4kern.comfy.register(quantize_input=True)
+    assert [each.levelno for each in caplog.records] == [logging.WARNING]
+    assert "ComfyUI is not imported" in caplog.text
+
+
+def test_another_comfy_kitchen_is_left_alone(monkeypatch, caplog):
+    """One that has other defaults, and one whose weights have another field."""
+
+    def quantize_nvfp4(x, per_tensor_scale, epsilon=0.0, pad_16x=False, hi_first=False):
+        """Other bytes, by the same arguments."""
+
+    with monkeypatch.context() as within:
+        within.setattr(registering.eager, "quantize_nvfp4", quantize_nvfp4)
+        assert not nvfp4kern.comfy.register()
+    assert "hi_first=False), expected (x: " in caplog.text
+    fields = [(name, object, None) for name in (*registering.FIELDS, "rotated")]
+    with monkeypatch.context() as within:
+        params = dataclasses.make_dataclass("Params", fields)
+        within.setattr(registering.TensorCoreNVFP4Layout, "Params", params)
+        assert not nvfp4kern.comfy.register()
+    assert "transposed, rotated, expected scale, orig_dtype" in caplog.text
 
 
 def test_it_leaves_all_alone_where_it_cannot(monkeypatch, caplog):
