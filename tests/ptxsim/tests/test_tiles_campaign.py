@@ -41,13 +41,14 @@ def test_what_is_kept_found_nothing(family):
 @COMPILES
 @pytest.mark.parametrize("row", tiles.RESULTS)
 def test_every_kernel_has_a_case(row):
-    """But for what runs before or after it in the same call, and the gemvs of one dense matrix."""
+    """But for what runs before or after it in the same call, the gemvs of one dense matrix, and the
+    tiles that test_grouped_dual_encoded.py forces."""
     need(row)
     kernels, compiled = set(), build.kernels(TABLE[row].cc)
     for source in (path for of in families_of(row) for path in (build.CSRC / of).glob("*.cu")):
         text = (compiled / f"{source.stem}.ptx").read_text()
         kernels |= set(re.findall(r"\.entry (\w+)\(", text))
-    other = re.compile("sm90_prepare_a_|sm90_gemv_(?!experts|.*dual)")
+    other = re.compile("sm90_prepare_a_|sm90_encoded_|sm90_gemv_(?!experts|list|.*dual)")
     others = {name for name in kernels if other.match(name)}
     of_cases = {case.kernel for case in cases(families_of(row))}
     assert kernels - others - {"sm90_route_sort"} == of_cases
