@@ -92,7 +92,7 @@ def registered_calls() -> torch.Tensor:
     whole = nkt.quantize(torch.ones(1, 32, 32))
     encoded = nkt.grouped_dual_gemm(x.half(), whole.data, None, whole.scales, ends, quantized=True)
     encoded = nkt.grouped_dual_gemm(
-        x.half(), whole.data, None, whole.scales, ends, row_scale=x, quantized=True
+        x.half(), whole.data, None, whole.scales, ends, row_scale=x[:, 0], quantized=True
     )
     assert_type(encoded, NVFP4[torch.Tensor])
     assert_type(nkt.dequantize(q, out_dtype="float16"), torch.Tensor)
