@@ -97,13 +97,12 @@ def reason_of_both(slow, slow_plan, fast, fast_plan, times):
     """Why a call takes `times` as long as its neighbour, or None."""
     results = 2 * slow.batch * slow.rows * slow.n
     given = {
-        reason(slow_plan): reason(slow_plan),
         PIECES: is_gemv(fast_plan) and slow.k % 64,
         SECTORS: slow.n % 16 and not fast.n % 16 and results > slow.moved / 2,
         CONVERTED: slow.kind == "nvfp4" and "_n256" in fast_plan["kernel"],
         ANOTHER_WAVE: times / more_waves(slow, slow_plan, fast, fast_plan) <= LIMIT,
     }
-    return next((why for why, holds in given.items() if holds), None)
+    return reason(slow_plan) or next((why for why, holds in given.items() if holds), None)
 
 
 def pair(one, other):

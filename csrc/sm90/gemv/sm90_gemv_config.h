@@ -90,9 +90,9 @@ typedef struct sm90_gemv_experts {
 } sm90_gemv_experts;
 
 /* A list of groups with few tokens: batch l of the grid is group l. All have the same N and K, so they share a
- * schedule; strides between batches are 0. */
-#define SM90_GEMV_LIST_GROUPS \
-    32 /* 18 KB of parameters: a launch may have 32,764 bytes, but all of them travel with it */
+ * schedule; strides between batches are 0. The parameters are 18 KB: a launch may have 32,764 bytes, but all of them
+ * travel with it. */
+#define SM90_GEMV_LIST_GROUPS 32
 
 typedef struct sm90_gemv_list {
     sm90_gemv_args group[SM90_GEMV_LIST_GROUPS];
