@@ -6,18 +6,24 @@ import torch
 from torch import nn
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (
     CompressedTensorsConfig,
 )
 from vllm.model_executor.layers.quantization.modelopt import (
-    ModelOptLinearMethod,
     ModelOptMixedPrecisionConfig,
     ModelOptNvFp4Config,
 )
 from vllm.model_executor.layers.quantization.utils.quant_utils import kNvfp4Static
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from . import experts
 from .linear import NVFP4KernCompressedTensorsScheme, NVFP4KernModelOptLinearMethod
+
+BEFORE_030 = hasattr(ModelOptNvFp4Config, "LinearMethodCls")
+"""A config has the class of its linear method; later one class has them all."""
+if not BEFORE_030:
+    from vllm.model_executor.layers.quantization.modelopt import ModelOptLinearMethod
 
 logger = init_logger("vllm.nvfp4kern")
 
@@ -28,12 +34,13 @@ IDENTITY = "kv_b_proj"
 spoil: static scales were made for other values."""
 
 
-def linear_method(method: Any, prefix: str) -> Any:
-    """Ours in the place of vLLM's method for an NVFP4 layer; any other as it is."""
-    if type(method) is not ModelOptLinearMethod or method.spec.weight != kNvfp4Static:
-        return method
-    w4a4 = method.spec.activation is not None
+def linear_method(w4a4: bool, prefix: str) -> NVFP4KernModelOptLinearMethod:
     return NVFP4KernModelOptLinearMethod(w4a4 and not prefix.endswith(IDENTITY))
+
+
+def before_030(config: ModelOptNvFp4Config) -> NVFP4KernModelOptLinearMethod:
+    """In the place of a class of vLLM's, which no CPU can make."""
+    return NVFP4KernModelOptLinearMethod(config.quant_method != W4A16)
 
 
 def serves(layer: nn.Module, activation: Any = None) -> bool:
@@ -50,6 +57,11 @@ def serves(layer: nn.Module, activation: Any = None) -> bool:
 
 
 class NVFP4KernModelOptConfig(ModelOptNvFp4Config):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if BEFORE_030:
+            self.LinearMethodCls = before_030
+
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
         wide = [] if self.quant_method == W4A16 else [torch.float32]
         return super().get_supported_act_dtypes() + wide
@@ -61,17 +73,26 @@ class NVFP4KernModelOptConfig(ModelOptNvFp4Config):
             self.FusedMoEMethodCls = (
                 experts.NVFP4KernModelOptMoEMethod if own else ModelOptNvFp4Config.FusedMoEMethodCls
             )
-        return linear_method(super().get_quant_method(layer, prefix), prefix)
+        method = super().get_quant_method(layer, prefix)
+        if isinstance(method, NVFP4KernModelOptLinearMethod):
+            return linear_method(method.w4a4, prefix)
+        if not BEFORE_030 and type(method) is ModelOptLinearMethod:
+            if method.spec.weight == kNvfp4Static:
+                return linear_method(method.spec.activation is not None, prefix)
+        return method
 
 
 class NVFP4KernMixedConfig(ModelOptMixedPrecisionConfig):
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
-        if isinstance(layer, RoutedExperts) and not self.is_layer_excluded(prefix):
+        linear = isinstance(layer, (LinearBase, ParallelLMHead))
+        if (linear or isinstance(layer, RoutedExperts)) and not self.is_layer_excluded(prefix):
             algorithm = self._resolve_quant_algo(prefix)
+            if algorithm in ALGORITHMS and linear:
+                return linear_method(algorithm != W4A16, prefix)
             if algorithm in ALGORITHMS and serves(layer):
                 own = self.w4a16_nvfp4_config if algorithm == W4A16 else self.nvfp4_config
                 return experts.NVFP4KernModelOptMoEMethod(own, layer.moe_config)
-        return linear_method(super().get_quant_method(layer, prefix), prefix)
+        return super().get_quant_method(layer, prefix)
 
 
 class NVFP4KernCompressedTensorsConfig(CompressedTensorsConfig):

@@ -3,7 +3,7 @@
 import os
 import re
 
-TESTED = (0, 30), (0, 32)
+TESTED = (0, 26), (0, 32)
 """The oldest and the newest version of vLLM that the tests ran with."""
 NATIVE = 10
 """Compute capabilities from this on: vLLM has native NVFP4 kernels, and no such GPU ran ours."""
