@@ -5,6 +5,8 @@ import re
 
 TESTED = (0, 26), (0, 32)
 """The oldest and the newest version of vLLM that the tests ran with."""
+ON_CPUS = (0, 30)
+"""The oldest there: builds for CPUs before it lack the router's operator."""
 NATIVE = 10
 """Compute capabilities from this on: vLLM has native NVFP4 kernels, and no such GPU ran ours."""
 
@@ -24,10 +26,12 @@ def why_not() -> tuple[str | None, bool]:
 
     found = re.match(r"(\d+)\.(\d+)", vllm.__version__)
     version = tuple(map(int, found.groups())) if found else ()
-    if not TESTED[0] <= version <= TESTED[1]:
-        first, last = (".".join(map(str, each)) for each in TESTED)
+    on_cpu = current_platform.is_cpu()
+    tested = (ON_CPUS, TESTED[1]) if on_cpu else TESTED
+    if not tested[0] <= version <= tested[1]:
+        first, last = (".".join(map(str, each)) for each in tested)
         return f"its version is {vllm.__version__}, tested are {first} to {last}", True
-    if current_platform.is_cpu():
+    if on_cpu:
         return None, False
     if not current_platform.is_cuda():
         return f"{current_platform.device_name} is neither a CPU nor an NVIDIA GPU", False

@@ -202,9 +202,10 @@ def test_mixed_precision_leaves_the_rest_to_vllm(in_one_process):
     """Its FP8 o_proj is vLLM's. In 16 bits the noise of W4A4 experts leaves nothing to compare."""
     run, result = in_one_process["mixed"]
     expected = expected_methods(run["model"])
-    expected |= {name: "ModelOptLinearMethod" for name in expected if name.endswith("o_proj")}
     (found,) = result["methods"]
-    assert {name: found.get(name) for name in expected} == expected
+    own = ("ModelOptLinearMethod", "ModelOptFp8LinearMethod")  # of vLLM from 0.30 on, and before
+    for name, ours in expected.items():
+        assert found[name] in (own if name.endswith("o_proj") else [ours]), (name, found)
 
 
 def test_formats_have_the_same_bits(in_one_process):

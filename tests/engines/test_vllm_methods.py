@@ -295,7 +295,7 @@ def test_vllm_is_left_as_it_is_unless_all_is_known(tmp_path):
     said = {name: case["said"] for name, case in cases.items()}
     assert said["before"] == said["switched off"] == []
     assert said["unknown version"] == [
-        "WARNING nvfp4kern leaves vLLM as it is: its version is 0.1.0, tested are 0.26 to 0.32"
+        "WARNING nvfp4kern leaves vLLM as it is: its version is 0.1.0, tested are 0.30 to 0.32"
     ]
     (blackwell,) = said["Blackwell"]
     assert blackwell.startswith("INFO") and "NVFP4KERN_VLLM=1 takes ours" in blackwell
