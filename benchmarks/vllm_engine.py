@@ -123,11 +123,13 @@ def engine_options(arguments):
 def run(model, arguments, folder, content):
     """Rows and profiles of a model go to `content`. Whether all was right."""
     shape, logs = SHAPES[model], arguments.logs or folder.parent
-    if not folder.exists():
+    if not (folder / "config.json").exists():
         spawn = multiprocessing.get_context("spawn")  # this process does without a CUDA context
         maker = spawn.Process(target=make, args=(folder, shape, arguments.device))
         maker.start()
         maker.join()
+        if maker.exitcode:
+            raise RuntimeError(f"{folder}: its making ended with {maker.exitcode}")
     begin, options = perf_counter(), engine_options(arguments)
     logs.mkdir(parents=True, exist_ok=True)
     remotes = [

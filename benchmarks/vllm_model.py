@@ -74,11 +74,9 @@ def quantization():
 
 
 def make(folder, shape, device):
-    """Writes a checkpoint: a file for each layer, and one for the rest."""
+    """Writes a checkpoint: a file for each layer, one for the rest, and config.json at the end."""
     torch.manual_seed(0)
-    folder.mkdir(parents=True)
-    config = shape.config() | {"quantization_config": quantization()}
-    (folder / "config.json").write_text(json.dumps(config))
+    folder.mkdir(parents=True, exist_ok=True)
     with torch.device(device):
         head = torch.randn(shape.vocabulary, shape.hidden, dtype=torch.bfloat16)
         rest = {
@@ -90,6 +88,8 @@ def make(folder, shape, device):
         for i in range(shape.layers):
             tensors = {f"model.layers.{i}.{name}": value for name, value in layer(shape).items()}
             save_file(tensors, folder / f"model-{i:05}.safetensors")
+    config = shape.config() | {"quantization_config": quantization()}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def layer(shape):
