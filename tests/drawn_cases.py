@@ -10,7 +10,8 @@ from rows import tiles_of
 
 import nvfp4kern
 
-KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm", "route": "route"}
+KERNELS = {"dual_gemm": "dual_gemm", "one launch": "list_gemm"}
+KERNELS |= {"route": "route", "route scored": "route_scored"}
 KERNELS |= dict.fromkeys(("gemm", "list"), "gemm")
 KERNELS |= dict.fromkeys(("contiguous", "rows"), "grouped_gemm")
 KERNELS |= dict.fromkeys(("halves_along_k", "halves_by_rows"), "grouped_gemm_16bit")
@@ -34,7 +35,7 @@ LIST_GEMV = {"list linear": "linear", "list blocked": "blocked"}
 """A list of groups of the same N and K by a gemv: the layout of the weights' scale factors."""
 OPERATORS_OF = {
     "sm90/gemv": (*OF_EXPERTS, "gated blocked", *DUAL_GEMV, *LIST_GEMV),
-    "sm90/route": ("route",),
+    "sm90/route": ("route", "route scored"),
     "sm90/kind_f16": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated", "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated"),
@@ -90,6 +91,10 @@ class Case(NamedTuple):
         return f"{self.operator} {self.tile}{of_type}"
 
     @property
+    def is_route(self):
+        return self.operator in ("route", "route scored")
+
+    @property
     def setting(self):
         """NVFP4KERN_TILE"""
         return "" if self.operator == "one launch" else f"{self.family}:{self.tile}"
@@ -124,8 +129,10 @@ class Case(NamedTuple):
 
     @property
     def draws(self):
-        """Of a seed, until one is for this kernel: what none can force, or a layout chooses."""
-        return DRAWS if self.operator == "one launch" or self.family == "sm90/gemv" else 1
+        """Of a seed, until one is for this kernel: what none can force, or a layout or a score
+        chooses."""
+        chosen = self.family in ("sm90/gemv", "sm90/route")
+        return DRAWS if self.operator == "one launch" or chosen else 1
 
     def may_take(self, call):
         """A gemv is for one layout of scale factors. With two matrices it also is for one token or
@@ -136,6 +143,8 @@ class Case(NamedTuple):
             return fits and call.said["m"] in tokens and call.said["forms"][1] == layout
         if self.operator in LIST_GEMV:
             return call.said["forms"][1] == LIST_GEMV[self.operator]
+        if self.family == "sm90/route":
+            return call.is_plain == (self.operator == "route")
         if self.family != "sm90/gemv":
             return True
         return EXPERTS_GEMV[self.operator].endswith(call.said["forms"][1])
@@ -143,7 +152,7 @@ class Case(NamedTuple):
     @property
     def kinds(self):
         """Of tokens; those of 16-bit weights, of gemvs and of routers are what is multiplied."""
-        as_they_are = self.family in ("sm90/kind_f16", "sm90/gemv") or self.operator == "route"
+        as_they_are = self.family in ("sm90/kind_f16", "sm90/gemv") or self.is_route
         as_they_are |= self.tile in NATURAL_K
         return KINDS[self.multiplies][-1 if as_they_are else 0 :]
 
@@ -165,7 +174,7 @@ class Case(NamedTuple):
 
     def draw(self, seed, kind="", work=1 << 22, always_exact=False):
         kind = kind or self.kinds[seed % len(self.kinds)]
-        if self.operator == "route":
+        if self.is_route:
             experts = self.traits.get("tile_n", ROUTED_AT_ONCE - MOST_OVER)
             return draw_route(self.traits["tile_m"], experts, kind, seed, work)
         tokens, needs = self.size
@@ -212,7 +221,7 @@ def is_of(family, operator, traits):
     """Whether the tile has a kernel for this operator."""
     if family == "sm90/gemv":
         return traits["tile"].startswith("tall")
-    if operator == "route":
+    if operator.startswith("route"):
         return True
     one_launch = operator == "list" and family.startswith("sm100/")
     return ("list_gemm" if one_launch else KERNELS_OF.get(operator, "gemm")) in traits["operators"]

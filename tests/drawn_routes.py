@@ -26,6 +26,13 @@ class DrawnRoute:
         if options["permutation"]:
             self.outs += [(shape, torch.int32) for shape in ((n,), (n + 1,), (m * k,))]
 
+    @property
+    def is_plain(self):
+        """Whether Hopper has a shorter kernel for it."""
+        biased = self.bias is not None and self.options["score"] != "sigmoid"
+        plain = self.options["score"] in ("topk_softmax", "softmax_topk", "sigmoid")
+        return plain and not biased and self.scale is None
+
     def made(self, device):
         """(positional arguments, options, list of Guarded); NaN between rows."""
 

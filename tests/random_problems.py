@@ -59,7 +59,7 @@ def of_worker(asked, worker, end):
 
     torch.set_num_threads(1)
     of_row = cases(families_of(asked.backend if asked.forced else "sm90"))
-    of_all = [case for case in of_row if (case.operator == "route") == asked.routers]
+    of_all = [case for case in of_row if case.is_route == asked.routers]
     counts, wrong = Counter(), []
     for number in range(worker, asked.count, asked.jobs):
         if time.time() > end:

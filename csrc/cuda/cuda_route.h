@@ -11,6 +11,14 @@
 
 #define ROUTE_BARRIER_COUNTERS 2 /* see grid_barrier.cuh */
 
+/* Whether scores are softmaxes, or sigmoids with or without a bias, and weights are theirs: what most routers ask for.
+ * A token's time is the number of instructions on its way, so a kernel for these alone is the shorter one. */
+static inline bool cuda_route_is_plain(const nk_route_problem *p)
+{
+    const bool is_softmax = p->score == NK_TOPK_SOFTMAX || p->score == NK_SOFTMAX_TOPK;
+    return !p->per_expert_scale && (p->score == NK_SIGMOID || (is_softmax && !p->correction_bias));
+}
+
 #define ROUTE_FMA_THREADS 256 /* of a CTA that multiplies fp32 numbers one by one */
 
 #define ROUTE_SORT_WARPS 8 /* of a CTA that sorts: a thread has four experts */

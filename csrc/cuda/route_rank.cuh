@@ -117,16 +117,17 @@ __device__ inline float key_of_logit(const nk_route_problem &p, float logit, int
     return __fadd_rn(sigmoid(logit), p.correction_bias[expert * p.correction_bias_stride]);
 }
 
-/* Keys of all experts, by a warp, whatever the score is. */
-__device__ inline void make_keys(const nk_route_problem &p, const scratch_t &s)
+/* Keys of all experts, by a warp. PLAIN: see cuda_route_is_plain(). */
+template <bool PLAIN> __device__ inline void make_keys(const nk_route_problem &p, const scratch_t &s)
 {
     const float *bias = p.correction_bias;
     softmax_terms all = {0, 1};
-    if (bias && p.score == NK_SOFTMAX_TOPK) all = softmax_of_all(s.logits, (int)p.n);
+    if (!PLAIN && bias && p.score == NK_SOFTMAX_TOPK) all = softmax_of_all(s.logits, (int)p.n);
 #pragma unroll 1
     for (int n = threadIdx.x & 31; n < p.n; n += 32) {
         const float logit = s.logits[n];
-        s.keys[n] = bias ? __fadd_rn(score_of_logit(p.score, logit, all), bias[n * p.correction_bias_stride]) : logit;
+        const float score = PLAIN ? sigmoid(logit) : score_of_logit(p.score, logit, all);
+        s.keys[n] = bias ? __fadd_rn(score, bias[n * p.correction_bias_stride]) : logit;
     }
     __syncwarp();
 }

@@ -154,7 +154,7 @@ __device__ inline void rank_experts(const nk_route_problem &p, const scratch_t &
 
 /* The expert that is selection `lane`, of more groups than a lane each: first groups are selected, then experts in
  * them. */
-__device__ inline int select_of_many_groups(const nk_route_problem &p, const scratch_t &s)
+template <bool PLAIN> __device__ inline int select_of_many_groups(const nk_route_problem &p, const scratch_t &s)
 {
     const int lane = threadIdx.x & 31, n_group = (int)p.n_group;
     selection chosen = {0, 0};
@@ -162,7 +162,7 @@ __device__ inline int select_of_many_groups(const nk_route_problem &p, const scr
     for (int phase = 0; phase < 2; phase++) {
         const bool of_groups = phase == 0;
         const int n = of_groups ? n_group : (int)p.n;
-        make_keys(p, s); /* twice, since scores and ranks take their place */
+        make_keys<PLAIN>(p, s); /* twice, since scores and ranks take their place */
         if (of_groups) {
             score_groups(p, s.keys);
             for (int g = lane; g < n_group; g += 32)
@@ -241,12 +241,13 @@ __device__ inline int select_of_few_experts(const nk_route_problem &p, const scr
 }
 
 /* The expert that is selection `lane`. */
-__device__ inline int select_expert(const nk_route_problem &p, const scratch_t &s)
+template <bool PLAIN> __device__ inline int select_expert(const nk_route_problem &p, const scratch_t &s)
 {
     const bool grouped = p.topk_group < p.n_group;
-    if (grouped && p.n_group > FEW_GROUPS) return select_of_many_groups(p, s);
+    if (grouped && p.n_group > FEW_GROUPS) return select_of_many_groups<PLAIN>(p, s);
     const float *from = s.logits;
-    if (p.correction_bias && p.score != NK_SIGMOID) make_keys(p, s), from = s.keys; /* sigmoids: in registers */
+    if (!PLAIN && p.correction_bias && p.score != NK_SIGMOID) /* biased sigmoids stay in registers */
+        make_keys<PLAIN>(p, s), from = s.keys;
     if (!grouped && p.n <= 32) return select_of_few_experts(p, s, from);
     return with_fours((int)p.n, [&](auto of) { return select_of_few_groups<of.J>(p, s, from); });
 }
@@ -256,14 +257,14 @@ __device__ inline float sum_of_first(float v, int k) { return k <= 8 ? sum_of_la
 
 /* The weight of selection `lane`, whose logit is `logit`. Renormalising a softmax over all experts cancels its
  * denominator: what is left is the softmax over the selected. */
-__device__ inline float weight_of(const nk_route_problem &p, const float *logits, float logit)
+template <bool PLAIN> __device__ inline float weight_of(const nk_route_problem &p, const float *logits, float logit)
 {
     const bool there = (threadIdx.x & 31) < p.top_k;
     float part, sum = 1; /* 1 in lanes behind: a quotient that is no number takes long */
-    if (p.score == NK_LOGITS) {
+    if (!PLAIN && p.score == NK_LOGITS) {
         part = logit;
-    } else if (p.score == NK_SIGMOID || p.score == NK_SQRT_SOFTPLUS) {
-        part = p.score == NK_SIGMOID ? sigmoid(logit) : sqrt_softplus(logit);
+    } else if (p.score == NK_SIGMOID || (!PLAIN && p.score == NK_SQRT_SOFTPLUS)) {
+        part = PLAIN || p.score == NK_SIGMOID ? sigmoid(logit) : sqrt_softplus(logit);
         if (p.renormalize) sum = sum_of_first(there ? part : 0, (int)p.top_k) + 1e-20f; /* all-zero scores give zeros */
     } else if (p.score == NK_SOFTMAX_TOPK && !p.renormalize) {
         const softmax_terms all = softmax_of_all(logits, (int)p.n);
@@ -272,7 +273,7 @@ __device__ inline float weight_of(const nk_route_problem &p, const float *logits
     } else {
         /* the first selection has the largest logit, unless keys are not the logits */
         const float largest =
-            p.correction_bias ? warp_max(there ? logit : -INFINITY) : __shfl_sync(ALL_LANES, logit, 0);
+            !PLAIN && p.correction_bias ? warp_max(there ? logit : -INFINITY) : __shfl_sync(ALL_LANES, logit, 0);
         part = expf(logit - largest);
         sum = sum_of_first(there ? part : 0, (int)p.top_k);
     }
@@ -294,15 +295,16 @@ __device__ inline void store_dense(const nk_route_problem &p, int64_t m, float *
         store_float(output_at(p.weights, 0, m, n), p.weights.dtype, row[n]);
 }
 
-/* Routes one token, by a warp. Returns the expert that is selection `lane`. */
-__device__ inline int route_token(const nk_route_problem &p, int64_t m, const scratch_t &s)
+/* Routes one token, by a warp. Returns the expert that is selection `lane`. PLAIN: see cuda_route_is_plain(). */
+template <bool PLAIN> __device__ inline int route_token(const nk_route_problem &p, int64_t m, const scratch_t &s)
 {
     const int lane = threadIdx.x & 31;
     for (int n = lane; p.returns_logits && n < p.n; n += 32)
         *(float *)output_at(p.logits_out, 0, m, n) = s.logits[n];
-    const int expert = select_expert(p, s);
-    float weight = weight_of(p, s.logits, s.logits[expert]);
-    if (p.per_expert_scale) weight = __fmul_rn(weight, p.per_expert_scale[expert * p.per_expert_scale_stride]);
+    const int expert = select_expert<PLAIN>(p, s);
+    float weight = weight_of<PLAIN>(p, s.logits, s.logits[expert]);
+    if (!PLAIN && p.per_expert_scale)
+        weight = __fmul_rn(weight, p.per_expert_scale[expert * p.per_expert_scale_stride]);
     if (lane < p.top_k) p.ids[m * p.ids_row_stride + lane * p.ids_col_stride] = expert;
     if (p.dense)
         store_dense(p, m, s.logits, expert, weight);

@@ -77,7 +77,7 @@ __device__ inline void route_cluster_tokens(const route_cta_tile &at, const nk_r
 #pragma unroll 1
     for (int token = at.rank + cluster * warp; token < at.tokens; token += cluster * SM100_ROUTE_WARPS) {
         collect_logits(at, p, token, s);
-        route_token(p, at.token + token, s);
+        route_token<false>(p, at.token + token, s);
         __syncwarp();
     }
     __syncwarp();

@@ -88,7 +88,7 @@ template <bool GIVEN> __device__ inline void select(const nk_route_problem &p, c
     griddepcontrol_wait();
     load_logits_of_tokens<GIVEN, SM100_ROUTE_SELECT_THREADS>(p, q, m, count, smem, q.scratch_experts);
     __syncthreads();
-    if (warp < count) route_token(p, m + warp, scratch_at(smem, warp, q.scratch_experts));
+    if (warp < count) route_token<false>(p, m + warp, scratch_at(smem, warp, q.scratch_experts));
 }
 
 #define PARAMETERS const __grid_constant__ nk_route_problem p, const __grid_constant__ sm100_route_fma_params q

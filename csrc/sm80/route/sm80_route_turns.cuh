@@ -48,7 +48,7 @@ __device__ inline bool route_in_turns(const nk_route_problem &p, const sm80_rout
         const int token = turn * q.turn_tokens, count = min(q.turn_tokens, tokens - token);
         load_logits_of_tokens<GIVEN, SM80_ROUTE_THREADS>(p, q, m0 + token, count, smem, NK_MAX_EXPERTS);
         __syncthreads();
-        if (warp < count) route_token(p, m0 + token + warp, scratch_at(smem, warp, NK_MAX_EXPERTS));
+        if (warp < count) route_token<false>(p, m0 + token + warp, scratch_at(smem, warp, NK_MAX_EXPERTS));
         __syncthreads();
     }
     if (threadIdx.x == 0) leave_grid_barrier(tile_barrier(q, turns));

@@ -27,8 +27,10 @@ static void sm90_route_describe(const void *of, int tile, nk_tile_info *info)
 
 const nk_family sm90_route_family = {"sm90", "route", NK_TILE_NAMES(SM90_ROUTE_TILES), NULL, sm90_route_describe, NULL};
 
-#define ROW(name, ...) [SM90_ROUTE_##name] = {&sm90_route_##name##_fp16, &sm90_route_##name##_bf16},
-static cuda_kernel *const kernels[SM90_ROUTE_TILE_COUNT][2] = {SM90_ROUTE_TILES(ROW)};
+#define ROW(name, ...)                                                                           \
+    [SM90_ROUTE_##name] = {{&sm90_route_scored_##name##_fp16, &sm90_route_scored_##name##_bf16}, \
+                           {&sm90_route_##name##_fp16, &sm90_route_##name##_bf16}},
+static cuda_kernel *const kernels[SM90_ROUTE_TILE_COUNT][2][2] = {SM90_ROUTE_TILES(ROW)}; /* [tile][plain][bf16] */
 #undef ROW
 
 /* A tile, and how many clusters have the same tokens: one for each of tiles_n tiles of experts and each split of K. */
@@ -196,7 +198,7 @@ nk_status sm90_plan_route(const nk_route_problem *p, const nk_settings *settings
     const sm90_route_tile_config *t = &tiles[c.tile];
     const bool is_shared = c.tiles_n * c.split_k > 1;
     *r = (sm90_route_choice){
-        .kernel = kernels[c.tile][p->x.dtype == NK_BF16],
+        .kernel = kernels[c.tile][cuda_route_is_plain(p)][p->x.dtype == NK_BF16],
         .params = sm90_route_params_of(p, gpu, &c, settings->pdl),
         .grid = {.x = c.clusters * t->cluster,
                  .y = c.tiles_n,

@@ -5,10 +5,11 @@
  * an equal share of w to all.
  *
  * Epilogue: if one CTA has all experts and all of K of its tokens, a warp takes a token at a time and routes it
- * (cuda/route_topk.cuh). Else the sums go to the workspace, and the CTAs with sums of the same tokens
- * arrive at a grid barrier (cuda/grid_barrier.cuh): some wait for the last one, for a while, and share the tokens with
- * it. All warps of a CTA add the partial sums of a turn's logits in the order of K, then each routes a token. The
- * permutation of a single token is written at once, that of more by a second kernel.
+ * (cuda/route_topk.cuh; kernels without "scored" are for what cuda_route_is_plain()). Else the sums go to the
+ * workspace, and the CTAs with sums of the same tokens arrive at a grid barrier (cuda/grid_barrier.cuh): some wait for
+ * the last one, for a while, and share the tokens with it. All warps of a CTA add the partial sums of a turn's logits
+ * in the order of K, then each routes a token. The permutation of a single token is written at once, that of more by a
+ * second kernel.
  *
  * Roles: warpgroup w < TILE_N / 64: consumer of 64 experts; the last warp: producer, one thread; all warps but that one
  *        route tokens
@@ -81,7 +82,7 @@ __device__ inline void publish_sums(const route_cta<C> &at, const nk_route_probl
 }
 
 /* Routes this CTA's share of its tokens, a turn at a time. */
-template <class C>
+template <class C, bool PLAIN>
 __device__ inline void route_turns(const route_cta<C> &at, const nk_route_problem &p, const sm90_route_params &q)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, turns = turns_of(q, at.tokens);
@@ -123,7 +124,7 @@ __device__ inline void route_turns(const route_cta<C> &at, const nk_route_proble
             __syncthreads();
         }
         if (warp < count) {
-            const int expert = route_token(p, m + warp, scratch(warp));
+            const int expert = route_token<PLAIN>(p, m + warp, scratch(warp));
             if (p.sorts && p.m == 1) sort_one_token(p, expert);
         }
         if (is_alone)
@@ -134,7 +135,7 @@ __device__ inline void route_turns(const route_cta<C> &at, const nk_route_proble
     if (!is_alone && threadIdx.x == 0) leave_grid_barrier(barrier_of(q, turns));
 }
 
-template <class C>
+template <class C, bool PLAIN>
 __device__ inline void multiply_and_route(const cuda_tensor_map &w, const cuda_tensor_map &x, const nk_route_problem &p,
                                           const sm90_route_params &q)
 {
@@ -172,7 +173,7 @@ __device__ inline void multiply_and_route(const cuda_tensor_map &w, const cuda_t
     __syncthreads();
     if (at.tokens > 0) {
         if (q.arrivals > 1) publish_sums(at, p, q);
-        route_turns(at, p, q);
+        route_turns<C, PLAIN>(at, p, q);
     }
     if (C::CLUSTER > 1) {
         __syncwarp();
@@ -180,15 +181,17 @@ __device__ inline void multiply_and_route(const cuda_tensor_map &w, const cuda_t
     }
 }
 
-#define KERNEL(name, BF16, ...)                                                                       \
+#define KERNEL(name, PLAIN, BF16, ...)                                                                \
     extern "C" __global__ void __launch_bounds__(route_config<BF16, __VA_ARGS__>::THREADS, 1)         \
         name(const __grid_constant__ cuda_tensor_map w, const __grid_constant__ cuda_tensor_map x,    \
              const __grid_constant__ nk_route_problem p, const __grid_constant__ sm90_route_params q) \
     {                                                                                                 \
-        multiply_and_route<route_config<BF16, __VA_ARGS__>>(w, x, p, q);                              \
+        multiply_and_route<route_config<BF16, __VA_ARGS__>, PLAIN>(w, x, p, q);                       \
     }
-#define KERNELS(name, ...)                               \
-    KERNEL(sm90_route_##name##_fp16, false, __VA_ARGS__) \
-    KERNEL(sm90_route_##name##_bf16, true, __VA_ARGS__)
+#define KERNELS(name, ...)                                             \
+    KERNEL(sm90_route_##name##_fp16, true, false, __VA_ARGS__)         \
+    KERNEL(sm90_route_##name##_bf16, true, true, __VA_ARGS__)          \
+    KERNEL(sm90_route_scored_##name##_fp16, false, false, __VA_ARGS__) \
+    KERNEL(sm90_route_scored_##name##_bf16, false, true, __VA_ARGS__)
 
 SM90_ROUTE_TILES(KERNELS)

@@ -173,6 +173,8 @@ TARGETS = {
     "sm90_dual_few": lambda: DrawnKernel("sm90/gemv", ["few dual blocked"], "tall8", sms=16),
     "sm90_experts": lambda: DrawnKernel("sm90/gemv", ["contiguous"], "tall8", "codes"),
     "sm90_experts_gated": lambda: DrawnKernel("sm90/gemv", ["gated"], "tall8", "bfloats"),
+    "sm90_list": lambda: DrawnKernel("sm90/gemv", ["list linear"], "tall8"),
+    "sm90_list_blocked": lambda: DrawnKernel("sm90/gemv", ["list blocked"], "tall8", "codes"),
     "sm100_kind_f16": lambda: PackageKernel(
         "gemm_of_bfloats", "sm100", sms=2, shape=(70, 700, 1408), tile="sm100/kind_f16:p128"
     ),
@@ -186,9 +188,12 @@ TARGETS = {
     "wgmma_t32": lambda: DrawnKernel("sm90/gemm", ["gemm"], "t32"),
     "wgmma_v16": lambda: DrawnKernel("sm90/gemm", ["gemm"], "v16"),
     "wgmma_w256": lambda: DrawnKernel("sm90/gemm", ["gemm"], "w256", "bfloats"),
+    "wgmma_n256": lambda: DrawnKernel("sm90/gemm", ["gemm"], "n256"),
     "wgmma_dual": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "t16"),
     "wgmma_dual_v16": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "v16"),
     "wgmma_experts": lambda: DrawnKernel("sm90/gemm", ["contiguous", "rows"], "w8"),
+    "wgmma_gated": lambda: DrawnKernel("sm90/gemm", ["gated"], "v96", "bfloats"),
+    "wgmma_activated": lambda: DrawnKernel("sm90/gemm", ["activated"], "w8"),
     "wgmma_list": lambda: DrawnKernel("sm90/gemm", ["one launch"], "w32"),
     "wgmma_codes": lambda: DrawnKernel(
         "sm90/gemm", ["gemm", "rows"], "w8", kind="NVFP4", first="sm90_prepare_a_codes"
@@ -202,6 +207,7 @@ TARGETS = {
     ),
     "sm90_route_t8x64": lambda: DrawnKernel("sm90/route", ["route"], "t8x64"),
     "sm90_route_t64x64": lambda: DrawnKernel("sm90/route", ["route"], "t64x64"),
+    "sm90_route_scored": lambda: DrawnKernel("sm90/route", ["route scored"], "t16x64", "bfloats"),
     "sm90_route_m128x256": lambda: DrawnKernel("sm90/route", ["route"], "m128x256"),
     "sm100_route_c16": lambda: DrawnKernel("sm100/route", ["route"], "c16"),
     "sm100_route_c64": lambda: DrawnKernel("sm100/route", ["route"], "c64", "bfloats"),

@@ -91,7 +91,7 @@ def reduced(text, kernel):
     return text[:first] + text[begin:end] + "\n" + "".join(files)
 
 
-HELPERS = ("route_epilogue(", "route_by_thread(", "route_token(", "route_turns(")
+HELPERS = ("route_epilogue(", "route_by_thread(", "route_token<", "route_turns<")
 HELPERS += ("route_cluster_tokens(", "if (warp < SM100_ROUTE_EPILOGUE_WARPS)")
 """Lines of a .cu that call functions of headers, whose places mutants there have."""
 
