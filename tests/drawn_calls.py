@@ -199,9 +199,7 @@ class Draw:
         return lambda d: from_numpy(of, d), of
 
     def bias(self, *shape):
-        """Of any stride along the last dimension, or None."""
-        step = self.of((0, 0, 1, 2))
-        if not step:
+        if not (step := self.of((0, 0, 1, 2))):
             return lambda d: None, 0.0
         dtype = self.of(DTYPES)
         of = data.halves(self.rng, dtype, *shape, scale=10)
