@@ -263,10 +263,10 @@ def add_quantize_arguments(parser):
     )
     parser.add_argument(
         "--inputs",
-        choices=("none", "dynamic", "static"),
+        choices=("none", "dynamic", "token", "static"),
         default="none",
-        help="inputs stay at 16 bits (W4A16), or are quantised (W4A4) with block scales alone or "
-        "with scales of --calibrate",
+        help="inputs stay at 16 bits (W4A16), or are quantised (W4A4) with block scales alone, "
+        "with a scale of each token (which other engines pass over), or with those of --calibrate",
     )
     parser.add_argument(
         "--calibrate",

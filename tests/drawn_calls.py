@@ -199,11 +199,11 @@ class Draw:
         return lambda d: from_numpy(of, d), of
 
     def bias(self, *shape):
-        if self.of((True, False)):
+        if not (step := self.of((0, 0, 1, 2))):
             return lambda d: None, 0.0
         dtype = self.of(DTYPES)
         of = data.halves(self.rng, dtype, *shape, scale=10)
-        return lambda d: floats(of, dtype, d), of
+        return lambda d: floats(np.repeat(of, step, -1), dtype, d)[..., ::step], of
 
     def k(self, most):
         """Now and then one that fills any ring more than once, or none of whole steps."""

@@ -52,6 +52,34 @@ template <nk_dtype DTYPE> __device__ inline uint32_t amax_bits(const block<DTYPE
     return max(__float_as_uint(pair_half<DTYPE>(amax, 0)), __float_as_uint(pair_half<DTYPE>(amax, 1)));
 }
 
+__device__ inline uint32_t low_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+/* Eight codes, each in the lowest byte of its word, in their order. */
+__device__ inline uint32_t codes_of_bytes(const uint32_t m[8])
+{
+    return low_bytes(m[0], m[2], m[4], m[6]) + (low_bytes(m[1], m[3], m[5], m[7]) << 4);
+}
+
+/* The signs of elements 8 half .. 8 half + 7, at the bits where their codes have them. */
+template <nk_dtype DTYPE> __device__ inline uint32_t code_signs(const block<DTYPE> &x, int half)
+{
+    uint32_t even, odd; /* the elements' highest bytes */
+    if (DTYPE == NK_F32) {
+        const uint32_t *w = x.words + half * (x.WORDS / 2);
+        even = __byte_perm(__byte_perm(w[0], w[2], 0x0073), __byte_perm(w[4], w[6], 0x0073), 0x5410);
+        odd = __byte_perm(__byte_perm(w[1], w[3], 0x0073), __byte_perm(w[5], w[7], 0x0073), 0x5410);
+    } else {
+        const uint32_t *w = x.words + half * (x.WORDS / 2);
+        const uint32_t low = __byte_perm(w[0], w[1], 0x7351), high = __byte_perm(w[2], w[3], 0x7351);
+        even = __byte_perm(low, high, 0x5410);
+        odd = __byte_perm(low, high, 0x7632);
+    }
+    return (even >> 4 & 0x08080808) | (odd & 0x80808080);
+}
+
 template <typename CONVERT, nk_dtype DTYPE>
 __device__ inline uint32_t encode_block(const encoder &e, float smallest_scale, const block<DTYPE> &x,
                                         uint32_t codes[2])

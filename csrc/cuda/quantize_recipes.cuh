@@ -77,18 +77,19 @@ struct amax_recipe {
 };
 
 struct four_six_recipe {
-    float s2;
+    four_six_encoder e;
 
-    __device__ four_six_recipe(const nk_quantize_problem &p, const cuda_quantize_params &q) : s2(four_six_scale(p, q))
+    __device__ four_six_recipe(const nk_quantize_problem &p, const cuda_quantize_params &q)
+        : e(four_six_encoder_of(four_six_scale(p, q)))
     {
     }
 
-    __device__ four_six_recipe(float amax, float *of_row) : s2(*of_row = four_six_scale_of_amax(amax)) {}
+    __device__ four_six_recipe(float amax, float *s2) : e(four_six_encoder_of(*s2 = four_six_scale_of_amax(amax))) {}
 
     template <typename CONVERT, nk_dtype DTYPE>
     __device__ uint32_t encode(float smallest_scale, const block<DTYPE> &x, uint32_t codes[2]) const
     {
-        return encode_four_six<CONVERT>(s2, smallest_scale, x, codes);
+        return encode_four_six<CONVERT>(e, smallest_scale, x, codes);
     }
 };
 

@@ -112,6 +112,14 @@ STEPS = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
 """Where the magnitude of an E2M1 code changes; a tie goes to the even one."""
 
 
+def nearest(magnitudes):
+    """Codes of magnitudes."""
+    codes = torch.zeros_like(magnitudes, dtype=torch.uint8)
+    for i, step in enumerate(STEPS):
+        codes += magnitudes >= step if i % 2 else magnitudes > step
+    return codes
+
+
 def quantized_bytes(x, s2):
     """Codes and scale factors to the bit, by docs/contract.md's formulas: torch's float32 rounds as
     fl() there. s2 None: from the largest value. Values are finite, no block is all zeros."""
@@ -122,14 +130,34 @@ def quantized_bytes(x, s2):
     factors = blocks.abs().amax(-1) * (scale * (one / 6))
     factors = factors.clamp(max=448).to(torch.float8_e4m3fn)
     scaled = blocks * (one / (factors.float() * (one / scale)))[..., None]
-    codes = 8 * torch.signbit(scaled).byte()
-    for i, step in enumerate(STEPS):
-        codes += scaled.abs() >= step if i % 2 else scaled.abs() > step
-    codes = codes.flatten(-2)
+    codes = (nearest(scaled.abs()) + 8 * torch.signbit(scaled).byte()).flatten(-2)
     return codes[..., ::2] | codes[..., 1::2] << 4, factors.view(torch.uint8)
 
 
-def quantize(data, device, rows, k, amax):
+def four_six_bytes(x, s2):
+    """The same of the recipe four_six."""
+    if s2 is None:
+        s2 = x.float().abs().max() / 1536
+    blocks = x.float().unflatten(-1, (-1, 16))
+    magnitudes, made = blocks.abs(), []
+    grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device=x.device)
+    for target in (6, 4):
+        factors = magnitudes.amax(-1) / (target * s2)
+        factors = factors.clamp(max=448).to(torch.float8_e4m3fn)
+        step = (factors.float() * s2)[..., None]
+        codes = nearest(magnitudes / step)
+        errors = (grid[codes.int()] * step - magnitudes).square()
+        sums = errors[..., ::2] + errors[..., 1::2]
+        for apart in (4, 2, 1):
+            sums = sums[..., :apart] + sums[..., apart:]
+        made.append((codes, factors.view(torch.uint8)[..., None], sums))
+    (six, sf_six, wrong), (four, sf_four, less) = made
+    codes = torch.where(less < wrong, four, six) + 8 * torch.signbit(blocks).byte()
+    codes, factors = codes.flatten(-2), torch.where(less < wrong, sf_four, sf_six)[..., 0]
+    return codes[..., ::2] | codes[..., 1::2] << 4, factors
+
+
+def quantize(data, device, rows, k, amax, recipe="amax"):
     """The input is read once, with amax twice."""
     s2 = None if amax else 2.0**-6
     moved = rows * k * (2.0 + 2.0 * amax + 9 / 16)
@@ -143,15 +171,23 @@ def quantize(data, device, rows, k, amax):
     outs = {layout: [poisoned_like(shape) for _ in inputs] for layout, shape in shapes.items()}
     calls = {
         layout: [
-            partial(nvfp4kern.quantize, x, global_scale=s2 or "amax", scale_layout=layout, out=out)
+            partial(
+                nvfp4kern.quantize, x, global_scale=s2 or "amax", scale_layout=layout, out=out,
+                recipe=recipe,
+            )
             for x, out in zip(inputs, outs[layout], strict=True)
         ]
         for layout in shapes
-    }
+    }  # fmt: skip
     steps = torch.tensor(STEPS, device=device)
 
+    if recipe == "amax":
+        bytes_of, baseline, more = quantized_bytes, baselines.quantize, (steps,)
+    else:
+        bytes_of, baseline, more = four_six_bytes, four_six_bytes, ()
+
     def right(out, i):
-        codes, factors = quantized_bytes(inputs[i], s2)
+        codes, factors = bytes_of(inputs[i], s2)
         want = factors if out[1].ndim == 2 else nvfp4kern.to_blocked(factors).flatten()
         return torch.equal(out[0], codes) and torch.equal(out[1], want)
 
@@ -159,14 +195,15 @@ def quantize(data, device, rows, k, amax):
         """All but a few bytes: ties are rounded otherwise there."""
         return (got[0] != ours[0]).float().mean().item() < 0.05
 
+    by = "four_six, " * (recipe == "four_six")
     return Case(
-        shape=f"{rows}x{k} bf16, {'amax' if amax else 's2 given'}",
+        shape=f"{rows}x{k} bf16, {by}{'amax' if amax else 's2 given'}",
         moved=moved,
         work=0.0,
         calls=calls,
         outs=outs,
         right=right,
-        others=_others(baselines.quantize, lambda: [(x, s2, steps) for x in inputs], device),
+        others=_others(baseline, lambda: [(x, s2, *more) for x in inputs], device),
         agrees=agrees,
     )
 

@@ -100,8 +100,15 @@ def _combine(label, tokens, top, h):
     return Shape("combine", "combine", sizes, series=f"{label} combine", at=tokens)
 
 
-def _quantize(rows, k, amax=False):
-    return Shape("quantize", "quantize", {"rows": rows, "k": k, "amax": amax})
+def _quantize(rows, k, amax=False, recipe="amax"):
+    other = {} if recipe == "amax" else {"recipe": recipe}  # results of before have none
+    return Shape("quantize", "quantize", {"rows": rows, "k": k, "amax": amax, **other})
+
+
+def _quantize_by_recipes(rows, k):
+    """Each with a given global scale, and with one of the largest value."""
+    for recipe in ("amax", "four_six"):
+        yield from (_quantize(rows, k, amax, recipe) for amax in (False, True))
 
 
 def _dequantize(rows, k):
@@ -130,7 +137,7 @@ def _competition():
     yield from (_groups(groups) for groups in verified.GROUP_GEMM_BENCHMARKS)
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS + verified.ROUTE_LARGE)
     for rows in (8192, 64):
-        yield from (_quantize(rows, 8192, amax) for amax in (False, True))
+        yield from _quantize_by_recipes(rows, 8192)
         yield _dequantize(rows, 8192)
 
 
@@ -198,7 +205,7 @@ def _cpu():
     yield _dual(256, 3072, 4096)
     yield _groups([(128, 4096, 1536), (384, 4096, 1536)])
     yield _route(256, 256, 7168)
-    yield from (_quantize(4096, 4096, amax) for amax in (False, True))
+    yield from _quantize_by_recipes(4096, 4096)
     yield _dequantize(4096, 4096)
     for wide in (False, True):
         series = f"gemm {'W4A16' if wide else 'W4A4'} 4096x4096"
@@ -217,7 +224,7 @@ def _quick():
     yield _sort("small", 8, 2, 4)
     yield _combine("small", 8, 2, 1024)
     yield from (_route(*sizes) for sizes in verified.ROUTE_BENCHMARKS[:1])
-    yield from (_quantize(256, 1024, amax) for amax in (False, True))
+    yield from _quantize_by_recipes(256, 1024)
     yield _dequantize(256, 1024)
     small = Model("small", 4, 2, 128, 64)
     yield from (_experts(small, 8, dtype) for dtype in ("float16", "bfloat16"))

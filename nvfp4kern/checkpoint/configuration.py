@@ -79,11 +79,11 @@ def by_compressed_tensors(inputs: Mapping[str, InputQuant], excluded: list[str])
     """quantization_config of a folder in compressed-tensors' layout, all layers alike."""
     weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": SF_VEC}
     weights |= {"symmetric": True, "dynamic": False}
-    quant = next(iter(inputs.values()), None)
+    scaled = ALGORITHMS[next(iter(inputs.values()), None)] == "NVFP4"
     group = {
         "format": FORMAT,
         "weights": weights,
-        "input_activations": None if quant is None else {**weights, "dynamic": "local"},
+        "input_activations": {**weights, "dynamic": "local"} if scaled else None,
         "output_activations": None,
         "targets": ["Linear"],
     }

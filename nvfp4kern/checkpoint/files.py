@@ -80,6 +80,7 @@ class Files:
         except BaseException:
             self.close()
             raise
+        self._headers = dict(self.tensors), dict(self._stored)
 
     def close(self) -> None:
         """What headers say stays known."""
@@ -135,6 +136,11 @@ class Files:
     def layout(self, name: str) -> Stored:
         """How a tensor is stored, but for dimensions that are flattened."""
         return self._stored[name]
+
+    def list_anew(self) -> None:
+        """Lists all tensors as headers do: what `make` and the like said is forgotten."""
+        self.tensors, self._stored = (dict(each) for each in self._headers)
+        self.made, self._linear = {}, {}
 
     def make(self, name: str, dtype: str, shape: tuple[int, ...], made: Made) -> None:
         """From now on `name` is listed so, and read as `made` says."""

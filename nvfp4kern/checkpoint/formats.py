@@ -19,6 +19,7 @@ HANDLED = "modelopt, compressed-tensors, torchao, mxfp4, quark"
 
 def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") -> Plan:
     """Says of every tensor what it is, from names, headers and configuration; reads no tensor.
+    From now on `files` lists and reads tensors as the plan wants them.
 
     input_quant: how activations are quantised in every NVFP4 layer; "auto" is what the files say.
 
@@ -26,6 +27,7 @@ def read_plan(files: Files, input_quant: InputQuant | Literal["auto"] = "auto") 
     CheckpointError for a format or an algorithm that is not NVFP4 of ModelOpt, compressed-tensors
     or torchao, nor MXFP4 of compressed-tensors, Quark or OpenAI's names, and names it.
     """
+    files.list_anew()
     plan = _plan(files)
     read_record(plan, files.quantization)
     for layer in plan.layers.values():

@@ -184,7 +184,7 @@ def _turn(plan: Plan, files: Files, name: str, sources: dict[str, Source]) -> No
                 files.part_by_turns(sources[part].name)
         if gate_up and "bias" in sources and not gpt_oss:
             plan.wrong(name, "a stack with biases, of no gpt-oss: its rows may have either order")
-    elif gate_up and gpt_oss and name not in files.made:
+    elif gate_up and gpt_oss:
         plan.wrong(name, "a stack [E, N, K] of gpt-oss, whose rows may have either order")
 
 

@@ -89,7 +89,7 @@ def quantize_folder(
     *,
     recipe: Recipe = "amax",
     exclude: str | Iterable[str] = (),
-    input_quant: Literal["static", "dynamic"] | None = None,
+    input_quant: Literal["static", "dynamic", "token"] | None = None,
     calibrate: str | None = None,
     format: Format = "modelopt",
     verify: bool = False,
@@ -108,7 +108,8 @@ def quantize_folder(
     recipe: NVFP4Config's. Layers that engines fuse, such as q, k and v, get one global scale.
     exclude: patterns (fnmatch) of names of modules that stay as they are, with all that is in them,
         beside those of NVFP4Config.
-    input_quant: None (W4A16), "dynamic", or "static" with `calibrate`.
+    input_quant: None (W4A16), "dynamic", "token", or "static" with `calibrate`: NVFP4Linear's. To
+        other engines "token" is W4A16, since their formats have no word for it.
     calibrate: a text whose first 65536 tokens the model is run with, layer by layer. An input's
         static scale is its largest magnitude / 2688; all experts of a layer have the same. With
         recipe "gptq" 4 K * K bytes for each layer lie beside `target` meanwhile. Layers that no
@@ -125,7 +126,7 @@ def quantize_folder(
     meanwhile. Raises BlockingIOError where another process does the same.
     """
     choice("recipe", recipe, RECIPES)
-    choice("input_quant", input_quant, (None, "static", "dynamic"))
+    choice("input_quant", input_quant, (None, "static", "dynamic", "token"))
     choice("format", format, FORMATS)
     if (input_quant == "static" or recipe == "gptq") != (calibrate is not None):
         what = "calibrate: expected with input_quant='static' or recipe='gptq', and only then"
@@ -245,7 +246,7 @@ class Run:
     def _layer(self, weight: Weight) -> Step:
         shape = (1,) if self.format == "compressed-tensors" else ()
         found = sizes(weight) | {"weight_scale_2": ("float32", shape)}
-        if self.input_quant is not None:
+        if self.input_quant in ("static", "dynamic"):
             found["input_scale"] = ("float32", shape)
         outputs = {
             part: (f"{weight.name}.{self.parts[part].name}", *what) for part, what in found.items()

@@ -70,6 +70,11 @@ def gemv_of_halves(rng, m, n, k):
     return nvfp4kern.gemv, [a, integers(rng, "float16", 1, k), sfa], {"out_dtype": "float32"}
 
 
+def gemv_by_token(rng, m, n, k):
+    (a, sfa), (b, sfb) = nvfp4(rng, 2, n, k), nvfp4(rng, 2, 1, k)
+    return nvfp4kern.gemv, [a, b, sfa, sfb], {"row_scale": powers_of_two(rng, 2, 1)}
+
+
 def gemm(rng, m, n, k):
     (a, sfa), (b, sfb) = nvfp4(rng, m, k), nvfp4(rng, n, k, form="flat")
     options = {"alpha": powers_of_two(rng, 1), "bias": integers(rng, "float32", n)}
@@ -87,6 +92,11 @@ def gemm_of_bfloats(rng, m, n, k):
     return nvfp4kern.gemm, args, {"out_dtype": "float32"}
 
 
+def gemm_by_token(rng, m, n, k):
+    function, args, options = gemm(rng, m, n, k)
+    return function, args, options | {"row_scale": powers_of_two(rng, m)}
+
+
 def dual_gemm(rng, m, n, k):
     (a, sfa), (b1, sfb1), (b2, sfb2) = (nvfp4(rng, rows, k) for rows in (m, n, n))
     return nvfp4kern.dual_gemm, [a, b1, b2, sfa, sfb1, sfb2], {"alpha1": 2.0**-9, "alpha2": 2.0**-4}
@@ -97,6 +107,17 @@ def dual_gemm_of_halves(rng, m, n, k):
     (b1, sfb1), (b2, sfb2) = nvfp4(rng, n, k), nvfp4(rng, n, k)
     options = {"alpha1": 2.0**-9, "alpha2": 2.0**-4, "activation": "relu", "out_dtype": "float32"}
     return nvfp4kern.dual_gemm, [a, b1, b2, None, sfb1, sfb2], options
+
+
+def dual_gemm_with_biases(rng, m, n, k):
+    function, args, options = dual_gemm(rng, m, n, k)
+    options |= {"bias1": integers(rng, "float32", n), "bias2": integers(rng, "bfloat16", n)}
+    return function, args, options | {"activation": "relu2", "out_dtype": "float32"}
+
+
+def dual_gemm_by_token(rng, m, n, k):
+    function, args, options = dual_gemm_with_biases(rng, m, n, k)
+    return function, args, options | {"row_scale": powers_of_two(rng, m), "activation": "relu"}
 
 
 def group_list(rng, m, n, k):
@@ -154,6 +175,13 @@ def contiguous_of_bfloats_by_rows(rng, m, n, k):
     return nvfp4kern.grouped_gemm, [integers(rng, "bfloat16", 3 * m, k), b, None, sfb], options
 
 
+def contiguous_by_token(rng, m, n, k):
+    """Rows of nobody, but a factor for every token."""
+    function, args, options = contiguous_by_rows(rng, m, n, k)
+    options |= {"row_scale": powers_of_two(rng, 3 * m), "bias": integers(rng, "float16", 4, n)}
+    return function, args, options
+
+
 def contiguous_relu2(rng, m, n, k):
     function, args, options = contiguous_of_bfloats_by_rows(rng, m, n, k)
     return function, args, options | {"alpha": 2.0**-6, "activation": "relu2"}
@@ -176,12 +204,26 @@ def contiguous_dual_of_bfloats_by_rows(rng, m, n, k):
     return nvfp4kern.grouped_dual_gemm, args, options
 
 
+def contiguous_dual_interleaved(rng, m, n, k):
+    """Experts of gpt-oss."""
+    function, args, options = contiguous_dual_of_bfloats_by_rows(rng, m, n, k)
+    options |= {"gate_up": "interleaved", "bias": integers(rng, "bfloat16", 4, 2 * n)}
+    options |= {"activation": "swiglu_oai", "limit": 7.0, "out_dtype": "float16"}
+    return function, args, options
+
+
 def contiguous_dual_quantized(rng, m, n, k):
     n = max(n // 16, 1) * 16
     (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, 2 * n, k)
     options = {"offsets": offsets_of(rng, 4, 7 * m), "alpha": powers_of_two(rng, 4, 2 * n)}
     options |= {"quantized": True, "global_scale": 0.125, "data_dtype": "uint8"}
     return nvfp4kern.grouped_dual_gemm, [a, b, sfa, sfb], options
+
+
+def contiguous_dual_quantized_by_token(rng, m, n, k):
+    function, args, options = contiguous_dual_quantized(rng, m, n, k)
+    options |= {"row_scale": powers_of_two(rng, 7 * m), "activation": "relu2"}
+    return function, args, options | {"bias": integers(rng, "float32", *options["alpha"].shape)}
 
 
 def route(rng, m, n, k):
@@ -220,6 +262,19 @@ def route_of_logits(rng, m, n, k):
     options = {"logits": integers(rng, "float16", 7 * m, n), "k": 3, "alpha": 0.25}
     options |= {"permutation": True, "return_row_of": True, "score": "softmax_topk"}
     return nvfp4kern.route, [], options
+
+
+def route_sqrt_softplus(rng, m, n, k):
+    """Biases are integers, so that no two keys are as near as the roundings of scores."""
+    function, args, options = route(rng, m, n, k)
+    options |= {"score": "sqrt_softplus", "correction_bias": integers(rng, "float32", n)}
+    return function, args, options | {"per_expert_scale": powers_of_two(rng, n)}
+
+
+def route_by_logits(rng, m, n, k):
+    function, args, options = route_of_logits(rng, m, n, k)
+    options |= {"score": "logits", "correction_bias": integers(rng, "float32", n)}
+    return function, args, options | {"per_expert_scale": powers_of_two(rng, n)}
 
 
 def sort_by_expert(rng, m, n, k):
@@ -296,12 +351,14 @@ def from_blocked(rng, m, n, k):
 OPERATORS = {
     make.__name__: make
     for make in (
-        gemv, gemv_of_halves, gemm, gemm_in_batches, gemm_of_bfloats, dual_gemm,
-        dual_gemm_of_halves, group_list, group_list_of_halves, contiguous, contiguous_of_bfloats,
-        contiguous_of_halves, contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_relu2,
-        contiguous_dual, contiguous_dual_of_bfloats_by_rows, contiguous_dual_quantized, route,
-        route_sigmoid, route_dense, route_of_floats, route_of_logits, sort_by_expert, combine,
-        combine_with_residual, quantize, quantize_amax, quantize_gated, quantize_four_six,
-        quantize_by_expert, dequantize, to_blocked, from_blocked,
+        gemv, gemv_of_halves, gemv_by_token, gemm, gemm_in_batches, gemm_of_bfloats, gemm_by_token,
+        dual_gemm, dual_gemm_of_halves, dual_gemm_with_biases, dual_gemm_by_token, group_list,
+        group_list_of_halves, contiguous, contiguous_of_bfloats, contiguous_of_halves,
+        contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_by_token, contiguous_relu2,
+        contiguous_dual, contiguous_dual_of_bfloats_by_rows, contiguous_dual_interleaved,
+        contiguous_dual_quantized, contiguous_dual_quantized_by_token, route, route_sigmoid,
+        route_dense, route_of_floats, route_of_logits, route_sqrt_softplus, route_by_logits,
+        sort_by_expert, combine, combine_with_residual, quantize, quantize_amax, quantize_gated,
+        quantize_four_six, quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 
 from ..verify import reference
 
-APPROXIMATE = {"dual_gemm": 1, "contiguous_dual": 1}
+APPROXIMATE = {"dual_gemm": 1, "contiguous_dual": 1, "contiguous_dual_interleaved": 1}
 """Of calls.OPERATORS: ulps that an exponential may leave between two rows' results."""
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 import nvfp4kern
 
-from . import data, reference, routing, shapes
+from . import data, encoded, reference, routing, shapes
+from .activations import ACTIVATIONS
 from .reference import Verdict
 
 OPERATORS = (
@@ -208,6 +209,40 @@ def grouped_dual_gemm(rng, everything):
             options,
             judge,
             work=4.0 * tokens * top * n * k,
+        )
+
+    yield from _quantized_gates(rng)
+
+
+def _quantized_gates(rng):
+    """Experts whose results are quantised, by every activation, with biases."""
+    experts, rows, n, k = 3, 40, 64, 256
+    a, b = data.full_range(rng, rows, k), data.full_range(rng, experts, 2 * n, k)
+    offsets, bias = np.int32([0, 17, 17, rows]), rng.standard_normal((experts, 2 * n))
+    bias = bias.astype(np.float32)
+    for activation in ACTIVATIONS:
+        gate = {"activation": activation}
+        if activation in ("silu", "swiglu_oai"):
+            gate["limit"] = 7.0
+        options = {"alpha": 2.0**-12, "bias": bias, "quantized": True, "global_scale": 0.125}
+
+        def judge(got, c, gate=gate):
+            for first, end, w, own in zip(offsets, offsets[1:], b.values, bias, strict=False):
+                options = gate | {"alpha1": 2.0**-12, "alpha2": 2.0**-12, "c": c}
+                options |= {"bias1": own[:n], "bias2": own[n:]}
+                x = reference.dual_gemm(a.values[first:end], w[:n], w[n:], **options)
+                wrong = encoded.check(got.data[first:end], got.scales[first:end], x, 0.125)
+                if wrong:
+                    return Verdict(False, np.inf, wrong[1], np.nan, np.nan)
+            return Verdict(True, 0.0, (), np.nan, np.nan)
+
+        yield _case(
+            "grouped_dual_gemm",
+            f"{rows} tokens, {experts} experts, {n}x{k}, {activation}, quantised",
+            (a.codes, b.codes, a.scales, b.scales, offsets),
+            options | gate,
+            judge,
+            work=4.0 * rows * n * k,
         )
 
 

@@ -49,7 +49,7 @@ def plain(checkpoint, tmp_path_factory):
 
 
 @pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
-@pytest.mark.parametrize("quant", [None, "dynamic"])
+@pytest.mark.parametrize("quant", [None, "dynamic", "token"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_folder_is_quantised_and_loads_by_both_ways(plain, tmp_path, architecture, quant, form):
     import nvfp4kern.transformers as ours
@@ -59,6 +59,10 @@ def test_a_folder_is_quantised_and_loads_by_both_ways(plain, tmp_path, architect
     assert 0.05 < min(made.errors.values()) and max(made.errors.values()) < 0.12
     assert inspect(target).problems == []
     assert {each.name for each in source.iterdir()} <= {each.name for each in target.iterdir()}
+    with Files(target) as files:
+        assert files.quantization.get("nvfp4kern") == (quant and {"input_quant": quant})
+        scaled = any(name.endswith(("input_scale", "input_global_scale")) for name in files.tensors)
+        assert scaled == (quant == "dynamic")
     model = empty(source)
     assert load_checkpoint(model, target, device="cpu").warnings == []
     kinds = {m.input_quant for m in model.modules() if isinstance(m, (NVFP4Linear, NVFP4Experts))}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import killed
 import pytest
 import torch
 from folders import by_names, folder, sharded
@@ -102,6 +103,13 @@ def test_a_run_that_is_killed_anywhere_continues_to_the_same_bytes(small, tmp_pa
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert int(done.stdout) > 50
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_any_moment_continues_in_little_memory(tmp_path, capsys):
+    """`python tests/killed.py --gb 4` is the same with a larger model."""
+    killed.check(tmp_path, 5e8, seed=0)
+    assert "the same bytes after" in capsys.readouterr().out
 
 
 def stopped(small, target, **options):

@@ -81,6 +81,18 @@ def test_limits_of_gates_and_ups(backend, m, options):
     assert all((s < -8).any() and (s > 8).any() and (abs(s) < 0.4).any() for s in sums)
 
 
+@pytest.mark.parametrize("scale", (6e-6, 1e-12, 1e-39, 1e30))
+def test_any_factor_of_gpt_oss_s_gate(backend, scale):
+    """Of 1e-39, which is denormal, an exponent is as often; with 1e30 all gates are 0 or open."""
+    ops = dual_operands(rng_of(6), data.full_range, 33, 40, 304)
+    for alpha in (2.0**-14, 2.0**40):
+        options = {"activation": "swiglu_oai", "activation_scale": scale}
+        options |= {"alpha1": alpha, "alpha2": 2.0**-14}
+        got = run_dual(ops, backend.device, dtype="float32", **options)
+        expected = expect_dual(ops, c=backend.c, **options)
+        assert_ok(reference.check(got, expected, "float32"), alpha)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("m", (2, 33))
 def test_biases(backend, m, dtype):

@@ -78,7 +78,11 @@ def test_every_half(device, dtype, scale):
     check_bytes(every_half(dtype), dtype, device, scale)
 
 
-@pytest.mark.parametrize("scale", (None, 0.37, 2.0**-120, 1e-30, 3e30))
+ONES = 1 - 2.0**-24
+"""A mantissa of ones alone."""
+
+
+@pytest.mark.parametrize("scale", (None, 0.37, ONES, ONES / 3, 2.0**-120, 1e-30, 3e30))
 def test_quotients_next_to_ties(device, scale):
     """Elements a step or two from where a code begins, with the scale factor of 6 and of 4."""
     s2 = np.float32(1 if scale is None else scale)
@@ -95,6 +99,17 @@ def test_quotients_next_to_ties(device, scale):
         largest = np.minimum(part[:, 1:], part[:, :1])  # so that the block keeps its largest
         part[:, 1:] = largest * rng_of(10).choice(np.float32([-1, 1]), largest.shape)
     check_bytes(x.reshape(10, 1600), "float32", device, scale)
+
+
+@pytest.mark.parametrize("scale", (None, 0.37, ONES, ONES / 3, 2.0**-120, 3e30))
+def test_largest_magnitudes_next_to_ties_of_scale_factors(device, scale):
+    s2 = np.float32(1 if scale is None else scale)
+    steps = reference.decode_scales(np.arange(127, dtype=np.uint8))
+    ties = ((steps[:-1] + steps[1:]) / 2)[:, None, None]
+    amax = (ties * np.float32([6, 4])[:, None] * s2 * (1 + 2.0**-24 * np.arange(-4, 5))).ravel()
+    x = rng_of(11).uniform(-1, 1, (amax.size, 16)) * amax[:, None]
+    x[:, 3] = amax
+    check_bytes(x.astype(np.float32), "float32", device, scale)
 
 
 @pytest.mark.parametrize(

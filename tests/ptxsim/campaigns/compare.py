@@ -45,9 +45,11 @@ EXPLAINED = {  # patterns of names
     "scalar tanh.approx f32": Bound("PTX: 2^-11 of it", relative=2.0**-11),
     "operators * dual_gemm * 0.float16": Bound("silu has ex2.approx, then rounds", ulps=1),
     "operators * contiguous_dual * 0.float16": Bound("as dual_gemm", ulps=1),
+    "operators * contiguous_dual_interleaved * 0.float16": Bound("as dual_gemm", ulps=1),
     "operators * route * 0.float32": Bound("softmax has ex2.approx above and below", ulps=4),
     "operators * route_of_floats * 0.float32": Bound("as route", ulps=4),
     "operators * route_of_logits * 0.float32": Bound("as route", ulps=4),
+    "operators * route_sqrt_softplus * 0.float32": Bound("as route", ulps=4),
     "operators * route_sigmoid * 0.float32": Bound("sigmoid has ex2.approx", ulps=4),
     "operators * route_dense * 0.float16": Bound("softmax has ex2.approx, then rounds", ulps=1),
 }
