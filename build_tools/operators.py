@@ -61,6 +61,11 @@ activation: 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' (relu's square), 'ident
 limit: a number above 0, with 'silu' and 'swiglu_oai': gates above it and ups beyond it, on both sides, become
     it before anything else.
 activation_scale: a number above 0, with 'swiglu_oai' alone.""",
+    "{quantized}": """\
+quantized: the result of experts is quantized instead of rounded, for W4A4 products that follow. N is a multiple of
+    16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in
+    float32. out is then (data, scales), where an item that is None is allocated.
+global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax' or 'token'.""",
     "{errors}": """\
 Raises ValueError (shape, layout, option), TypeError (dtype, no tensor), BufferError (DLPack) or BackendError
 (not on this machine). A message about an argument begins with its name. Nothing is written then.""",
@@ -239,7 +244,19 @@ def dual_gemm(
     """
 
 
-LISTS = {
+# Outputs of experts' products, the last arguments of both operators (csrc/python/py_experts.h)
+FLOATS = {
+    "out_dtype": "OutDtype | None = None", "quantized": "Literal[False] = False",
+    "global_scale": "None = None", "global_scale_inverse": "None = None",
+    "data_dtype": "None = None",
+}  # fmt: skip
+ENCODED = {
+    "out": "Sequence[_A | None] | None = None", "out_dtype": "None = None",
+    "quantized": "Literal[True]", "returns": "NVFP4[_A]",
+}  # fmt: skip
+ENCODING = {"quantized": "encoding.wanted"}
+NOT_GIVEN = ".encoding.global_scale.value = 1"
+LISTS = FLOATS | {
     "b": "Sequence[Tensor]",
     "sfa": "Sequence[Tensor | None] | None = None",
     "sfb": "Sequence[Tensor | None] | None = None",
@@ -249,35 +266,39 @@ LISTS = {
     "row_scale": "Sequence[Tensor | None] | None = None",
     "bias": "Sequence[Tensor | None] | None = None",
 }
+STACKED = "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation row_scale"
 
 
 @operator(
     run="py_run_grouped_gemm",
     prefix="all.",
     wrapped=False,  # of which the list form is another operator
-    defaults=".activation = NK_IDENTITY",
-    members={
+    defaults=f".activation = NK_IDENTITY, .all.out_dtype = NK_OTHER, {NOT_GIVEN}",
+    members=ENCODING | {
         "offsets": "offsets", "rows": "rows", "rows_per_token": "rows_per_token",
         "activation": "activation",
     },
     overloads=[
         LISTS | {"a": "Sequence[_A]", "out": "list[_A] | None = None", "returns": "list[_A]"},
         LISTS | {"a": "Sequence[Tensor]", "out": "tuple[_A, ...]", "returns": "tuple[_A, ...]"},
-        {"offsets": "Tensor"},
+        FLOATS | {"offsets": "Tensor", "out": "_A | None = None"},
+        ENCODED | {"offsets": "Tensor"},
     ],
     registered=[
+        Registered("grouped_gemm", STACKED),
         Registered(
-            "grouped_gemm",
-            "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation row_scale",
-        )
+            "grouped_gemm_quantized", f"{STACKED} global_scale global_scale_inverse",
+            ("data", "scales"), "data_dtype", {"quantized": True},
+        ),
     ],
 )  # fmt: skip
 def grouped_gemm(
     a: tensor, b: tensor, sfa: optional = None, sfb: optional = None, *,
     offsets: optional = None, rows: optional = None, rows_per_token: size = 1,
     alpha: scalar_or_none = None, row_scale: optional = None, bias: optional = None,
-    activation: alone = "identity", scale_layout: layouts = "linear", out: out = None,
-    out_dtype: out_dtype = None,
+    activation: alone = "identity", scale_layout: layouts = "linear", out: own_outs = None,
+    out_dtype: own_dtype = None, quantized: flag = False, global_scale: global_scale = None,
+    global_scale_inverse: inverse = None, data_dtype: codes_dtype = None,
 ):  # fmt: skip
     """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
@@ -299,6 +320,7 @@ def grouped_gemm(
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit a, else float16.
+    {quantized}
 
     {tensors}
     """
@@ -312,19 +334,9 @@ GATED = (
 
 @operator(
     run="py_run_grouped_dual_gemm",
-    defaults=".out_dtype = NK_OTHER, .global_scale.value = 1",
-    members=ACTIVATION,
-    overloads=[
-        {
-            "out": "_A | None = None", "out_dtype": "OutDtype | None = None",
-            "quantized": "Literal[False] = False", "global_scale": "None = None",
-            "global_scale_inverse": "None = None", "data_dtype": "None = None",
-        },
-        {
-            "out": "Sequence[_A | None] | None = None", "out_dtype": "None = None",
-            "quantized": "Literal[True]", "returns": "NVFP4[_A]",
-        },
-    ],
+    defaults=f".out_dtype = NK_OTHER, {NOT_GIVEN}",
+    members=ACTIVATION | ENCODING,
+    overloads=[FLOATS | {"out": "_A | None = None"}, ENCODED],
     registered=[
         Registered("grouped_dual_gemm", GATED),
         Registered(
@@ -357,10 +369,7 @@ def grouped_dual_gemm(
     scale_layout: 'linear', 'blocked', or a pair for (sfa, sfb).
     {out}
         None is the dtype of a 16-bit a, else float16.
-    quantized: the result is quantized instead of rounded, for W4A4 products that follow. N is a multiple of 16.
-        Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in float32. out is
-        then (data, scales), where an item that is None is allocated.
-    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax' or 'token'.
+    {quantized}
 
     {tensors}
     """

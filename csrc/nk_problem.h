@@ -87,12 +87,23 @@ NK_HD int64_t nk_token_of(int32_t value, int32_t per_token, int64_t tokens)
     return token < tokens ? token : tokens - 1;
 }
 
+/* Rows [M, N] as codes and linear scale factors, which a GEMM writes in place of an nk_output. If `wanted` is false,
+ * all other fields are zero. */
+typedef struct nk_encoded_output {
+    bool wanted;
+    uint8_t *codes, *sf;
+    int64_t codes_row_stride, sf_row_stride;
+    nk_alpha global_scale;
+} nk_encoded_output;
+
 /* List form: `list` holds `groups` gemms. Contiguous form: `list` is NULL and `groups` counts experts. `all` then has
  * the tokens of all experts, with l = 1. Expert g has tokens offsets[g] .. offsets[g+1] and the weights of batch g of
  * b. A blocked sfa has a_sf_bytes bytes. Where `rows` has data, all.m counts rows of the result, offsets are among
  * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one. all.row_scale has
  * a factor for each token, too.
- * Where is_activated, D[m,n] = convert(act(h)) of what a gemm converts, by an activation without limit and gate. */
+ * Where is_activated, D[m,n] = convert(act(h)) of what a gemm converts, by an activation without limit and gate. Where
+ * `encoded` is wanted, of the contiguous form alone, d is none: act(h) is encoded instead of converted, with nk_silu
+ * for silu, and N is a multiple of 16. is_activated is true then, also by identity, but not of gates. */
 typedef struct nk_grouped_gemm_problem {
     nk_device device;
     int64_t groups;
@@ -103,23 +114,14 @@ typedef struct nk_grouped_gemm_problem {
     nk_token_rows rows;
     bool is_activated;
     nk_activation activation;
+    nk_encoded_output encoded;
 } nk_grouped_gemm_problem;
-
-/* Rows [M, N] as codes and linear scale factors, which a GEMM writes in place of an nk_output. If `wanted` is false,
- * all other fields are zero. */
-typedef struct nk_encoded_output {
-    bool wanted;
-    uint8_t *codes, *sf;
-    int64_t codes_row_stride, sf_row_stride;
-    nk_alpha global_scale;
-} nk_encoded_output;
 
 /* D[m,n] = convert(act(h) * u) of the gate h = alpha[g,n] * sum_k A[m,k] B[g,n,k] + bias[g,n] and of the up u alike,
  * where g is the expert of row m. `gates` is the contiguous form's product with the N rows of b that are gates, and its
  * d is the result. `ups` are the other N: behind the gates, or one behind each gate, where strides of rows are twice
  * those of the argument b. Blocked scale factors of ups behind gates that do not begin an atom begin in that of the
- * last gates. Where `encoded` is wanted, d is none: the result is encoded instead of converted, with nk_silu for silu,
- * and N is a multiple of 16. */
+ * last gates. Where gates.encoded is wanted, d is none: act(h) * u is encoded instead of converted. */
 typedef struct nk_grouped_dual_gemm_problem {
     nk_device device;
     nk_grouped_gemm_problem gates;
@@ -127,7 +129,6 @@ typedef struct nk_grouped_dual_gemm_problem {
     nk_alpha alpha_ups;
     nk_bias bias_ups;
     nk_activation activation;
-    nk_encoded_output encoded;
 } nk_grouped_dual_gemm_problem;
 
 /* The sums are those of x and w: fp16, bf16 or fp32 each, without scale factors, contiguous along K. K is any number,

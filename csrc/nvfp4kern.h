@@ -194,7 +194,16 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
  * With `rows`, int32 [P] on the device: a is [M, K], out is [P, N], the offsets are in 0..P, and row p of out is made
  * of token rows[p] / rows_per_token. sfa is then that of `a` as one matrix. Operands are both NVFP4, or NVFP4 b with
  * 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost.
- * `activation`, in both forms any but NK_SWIGLU_OAI, which has a gate, is applied before rounding. */
+ * `activation`, in both forms any but NK_SWIGLU_OAI, which has a gate, is applied before rounding.
+ * Contiguous form, where encoding.wanted, with N a multiple of 16: the result is that of quantize instead, codes
+ * [sum M, N/2] and linear scales [sum M, N/16] in place of all.out, by a global scale given; of [P, ..] with `rows`. */
+typedef struct nk_encoding_args {
+    bool wanted;
+    nk_scalar global_scale;
+    bool inverse; /* as of quantize */
+    const nk_tensor *codes, *scales;
+} nk_encoding_args;
+
 struct nk_gemm_problem;
 typedef struct nk_grouped_gemm_args {
     int64_t groups;
@@ -205,17 +214,17 @@ typedef struct nk_grouped_gemm_args {
     const nk_tensor *rows;  /* or NULL */
     int64_t rows_per_token; /* 1 where rows is NULL */
     nk_activation_kind activation;
+    nk_encoding_args encoding;
 } nk_grouped_gemm_args;
 size_t nk_gemm_problem_size(void);
-/* List form: one spec for each group. Contiguous form: one spec. */
+/* List form: one spec for each group. Contiguous form: one spec; where encoding is wanted two, of codes and scales. */
 nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
 /* grouped_dual_gemm: dual_gemm of each expert's tokens, which `offsets` and `rows` give as in grouped_gemm's contiguous
  * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups, or one after the other in turn, where scales
  * are linear. alpha is [1], [G], [G, 2] (of gates, of ups) or [G, 2 N], bias [G, 2 N], both as b has its rows. out
- * [P, N], P the rows that offsets are among. Where `quantized`, which wants N a multiple of 16, the result is that of
- * quantize instead: codes [P, N/2] and linear scales [P, N/16], by a global scale given. */
+ * [P, N], P the rows that offsets are among; or where encoding.wanted codes and scales, as in grouped_gemm. */
 typedef enum nk_gate_up { NK_GATE_UP_HALVES, NK_GATE_UP_INTERLEAVED } nk_gate_up;
 
 typedef struct nk_grouped_dual_gemm_args {
@@ -230,13 +239,10 @@ typedef struct nk_grouped_dual_gemm_args {
     nk_gate_up gate_up;
     nk_activation activation;
     nk_dtype out_dtype;
-    const nk_tensor *out; /* or, where quantized: */
-    bool quantized;
-    nk_scalar global_scale;
-    bool inverse; /* as of quantize */
-    const nk_tensor *codes, *scales;
+    const nk_tensor *out;
+    nk_encoding_args encoding;
 } nk_grouped_dual_gemm_args;
-/* One spec; where quantized two, of codes and scales. */
+/* One spec; where encoding is wanted two, of codes and scales. */
 nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *exec);
 

@@ -207,7 +207,9 @@ def grouped_gemm(
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
     row_scale: Sequence[Tensor | None] | None = None, bias: Sequence[Tensor | None] | None = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
-    out: list[_A] | None = None, out_dtype: OutDtype = None,
+    out: list[_A] | None = None, out_dtype: OutDtype | None = None,
+    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
+    data_dtype: None = None,
 ) -> list[_A]:
     """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
@@ -231,6 +233,10 @@ def grouped_gemm(
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
         None is the dtype of a 16-bit a, else float16.
+    quantized: the result of experts is quantized instead of rounded, for W4A4 products that follow. N is a multiple of
+        16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in
+        float32. out is then (data, scales), where an item that is None is allocated.
+    global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax' or 'token'.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the
     even element in the low nibble. Scale factors are float8_e4m3fn or uint8, one for 16 elements along K; their
@@ -248,7 +254,8 @@ def grouped_gemm(
     rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
     row_scale: Sequence[Tensor | None] | None = None, bias: Sequence[Tensor | None] | None = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: tuple[_A, ...],
-    out_dtype: OutDtype = None,
+    out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
+    global_scale_inverse: None = None, data_dtype: None = None,
 ) -> tuple[_A, ...]: ...
 @overload
 def grouped_gemm(
@@ -256,8 +263,19 @@ def grouped_gemm(
     rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
     row_scale: Tensor | None = None, bias: Tensor | None = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
-    out: _A | None = None, out_dtype: OutDtype = None,
+    out: _A | None = None, out_dtype: OutDtype | None = None, quantized: Literal[False] = False,
+    global_scale: None = None, global_scale_inverse: None = None, data_dtype: None = None,
 ) -> _A: ...
+@overload
+def grouped_gemm(
+    a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
+    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
+    row_scale: Tensor | None = None, bias: Tensor | None = None,
+    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
+    out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
+    global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
+    data_dtype: CodesDtype = None,
+) -> NVFP4[_A]: ...
 @overload
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
@@ -289,9 +307,9 @@ def grouped_dual_gemm(
         allocates a new one.
     out_dtype: 'float16', 'bfloat16' or 'float32', or a dtype object of that name. With out it must be out's dtype.
         None is the dtype of a 16-bit a, else float16.
-    quantized: the result is quantized instead of rounded, for W4A4 products that follow. N is a multiple of 16.
-        Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in float32. out is
-        then (data, scales), where an item that is None is allocated.
+    quantized: the result of experts is quantized instead of rounded, for W4A4 products that follow. N is a multiple of
+        16. Returns NVFP4(data [sum M, N/2], scales [sum M, N/16], global_scale), what quantize makes of the result in
+        float32. out is then (data, scales), where an item that is None is allocated.
     global_scale, global_scale_inverse, data_dtype: with quantized, as in quantize, but not 'amax' or 'token'.
 
     Tensors are DLPack objects (torch, NumPy, CuPy, ...). Codes are float4_e2m1fn_x2 or uint8, [.., K/2], the

@@ -95,6 +95,16 @@ def activated(device):
     return by_rows(device) | {"activation": "relu2"}
 
 
+def encoded(device):
+    """What is relu2's, as codes and scale factors."""
+    out = [Guarded((M, 16 // per_byte), torch.uint8, device) for per_byte in (2, 16)]
+    return activated(device) | {
+        "b": bytes_of(G, 16, K // 2, device=device), "sfb": bytes_of(G, 16, K // 16, device=device),
+        "alpha": torch.ones((G, 16), device=device), "bias": torch.ones((G, 16), device=device),
+        "quantized": True, "global_scale": torch.ones(1, device=device), "out": out,
+    }  # fmt: skip
+
+
 def stacked(device):
     """Rows of tokens by index, 16 bits; gate and up of each expert in one stack."""
     args = by_rows(device)
@@ -220,7 +230,7 @@ def from_blocked(device):
 FUNCTIONS = {
     gemm: "gemm", gemv: "gemv", batched: "gemm", w4a16: "gemm", dual_gemm: "dual_gemm",
     group_list: "grouped_gemm", contiguous: "grouped_gemm", by_rows: "grouped_gemm",
-    activated: "grouped_gemm",
+    activated: "grouped_gemm", encoded: "grouped_gemm",
     stacked: "grouped_dual_gemm", encoding: "grouped_dual_gemm",
     route: "route", sigmoid: "route", permuting: "route", of_logits: "route", local: "route",
     inverting: "route", sort_by_expert: "sort_by_expert", combine: "combine",

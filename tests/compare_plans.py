@@ -156,7 +156,8 @@ class Draw:
 
     def contiguous(self):
         a, b, sfa, sfb, options = self.experts(1)
-        return "grouped_gemm", (a, b, sfa, sfb), self.common() | options
+        options |= {"quantized": True} if self.chance(0.1) else self.common()
+        return "grouped_gemm", (a, b, sfa, sfb), options
 
     def gated(self):
         a, b, sfa, sfb, options = self.experts(2)

@@ -50,7 +50,7 @@ SURVIVORS = {
 NO_MEMORY = [
     "py_args.c, py_items: check (1 of 3)",
     "py_competition.c, group_gemm: check (1 of 2)",
-    "py_grouped.c, list_form: check (13 of 24)",
+    "py_grouped.c, list_form: check (14 of 25)",
     "py_invoke.c, new_workspace: check (1 of 2)",
     "py_invoke.c, new_workspace: check (2 of 2)",
     "py_invoke.c, plan_dict: check (1 of 4)",
@@ -110,7 +110,7 @@ SURVIVORS |= {
     "op_route.c, check: 0 -> 1": (
         "the first field is the device's type, which is set once the operands have passed"
     ),
-    "py_grouped_dual.c, quantized_output: 2 -> 3 (4 of 8)": "room for one more output",
+    "py_experts.c, quantized_output: 2 -> 3 (4 of 8)": "room for one more output",
     "py_state.c, py_keep: 0 -> 1": "nobody reads the list, and an empty item is released as none",
 }
 UNSEEN = {

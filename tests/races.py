@@ -110,7 +110,10 @@ def offsets():
     h = out_of((M, N // 2), np.float16)
     by_rows = {"rows": rows, "rows_per_token": TOP_K}
     codes, sf = out_of((M, K // 2), np.uint8), out_of(blocked.shape, np.uint8)
-    half = {"quantized": True, "out": (out_of((M, 16), np.uint8), out_of((M, 2), np.uint8))}
+    half, whole = (
+        {"quantized": True, "out": (out_of((M, n // 2), np.uint8), out_of((M, n // 16), np.uint8))}
+        for n in (32, 64)
+    )
     layouts = "blocked", "linear"
     calls = [
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=d),
@@ -118,6 +121,7 @@ def offsets():
         lambda: nk.grouped_gemm(a, b, sfa, sfb, offsets=at, out=f, **by_rows),
         lambda: nk.grouped_dual_gemm(a, b, sfa, sfb, at, out=h, **by_rows),
         lambda: nk.grouped_dual_gemm(a, wide, sfa, sf_wide, at, **half, **by_rows),
+        lambda: nk.grouped_gemm(a, wide, sfa, sf_wide, offsets=at, **whole, **by_rows),
         lambda: nk.quantize(x, offsets=at, scale_layout="blocked", out=(codes, sf)),
         lambda: nk.combine(products, row_of, weights, out=g),
     ]

@@ -166,6 +166,12 @@ def encoding(kind, new, m, n, k):
     return function, args, options | {"quantized": True, "data_dtype": "uint8"}
 
 
+def encoding_one(kind, new, m, n, k):
+    function, args, options = contiguous(kind, new, m, -(-n // 16) * 16, k)
+    encoded = {"quantized": True, "data_dtype": "uint8", "activation": "relu2"}
+    return function, args, options | encoded
+
+
 def shifted(new, rows, k, dtype, shift):
     """[rows, K], aligned or not."""
     return new((rows, k + 16), dtype)[:, shift : shift + k]
@@ -228,7 +234,7 @@ SCALED = [{"global_scale": scale} for scale in (None, "amax")]
 SHIFTS = (0, 1)
 TOKENS = ("codes", "halves", "bfloats")
 OF_NVFP4 = (gemv, gemm, blocked_gemm, dual_gemm, biased_dual)
-OF_NVFP4 += (stacked, as_gpt_oss_has_it, encoding, blocked_weights)
+OF_NVFP4 += (stacked, as_gpt_oss_has_it, encoding, encoding_one, blocked_weights)
 OF_ANY = (group_list, contiguous, by_rows)
 BUILDERS = [
     *(partial(make, kind) for make, kind in itertools.product(OF_NVFP4, TOKENS)),

@@ -72,6 +72,10 @@ def torch_calls() -> torch.Tensor:
         x, stack.data, None, stack.scales, offsets, quantized=True, global_scale=0.5
     )
     assert_type(encoded, NVFP4[torch.Tensor])
+    encoded = nk.grouped_gemm(
+        x, stack.data, None, stack.scales, offsets=offsets, activation="relu2", quantized=True
+    )
+    assert_type(encoded, NVFP4[torch.Tensor])
     lists = [qx.data], [qx.data], [qx.scales], [qx.scales]
     outs = nk.grouped_gemm(*lists, alpha=[2.0], activation="relu")
     assert_type(outs, list[torch.Tensor])
@@ -93,6 +97,10 @@ def registered_calls() -> torch.Tensor:
     encoded = nkt.grouped_dual_gemm(x.half(), whole.data, None, whole.scales, ends, quantized=True)
     encoded = nkt.grouped_dual_gemm(
         x.half(), whole.data, None, whole.scales, ends, row_scale=x[:, 0], quantized=True
+    )
+    assert_type(encoded, NVFP4[torch.Tensor])
+    encoded = nkt.grouped_gemm(
+        x.half(), whole.data, None, whole.scales, offsets=ends, quantized=True, global_scale=2.0
     )
     assert_type(encoded, NVFP4[torch.Tensor])
     assert_type(nkt.dequantize(q, out_dtype="float16"), torch.Tensor)

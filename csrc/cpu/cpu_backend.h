@@ -14,8 +14,11 @@ NK_OPERATORS(CPU_DECLARE)
 /* How many multiply-adds take as long as the call. */
 double cpu_route_multiply_adds(const nk_route_problem *problem);
 
-/* One tile of a gemm, from its operands to the output. `activation` is NULL, or that of its sums. `rows_of_a` is NULL,
- * or says which rows of A the tile's are. */
+/* One tile's fma(alpha, sum, bias). `rows_of_a` is NULL, or says which rows of A the tile's are. */
+void cpu_scaled_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at,
+                     cpu_tile acc);
+
+/* One tile of a gemm, from its operands to the output. `activation` is NULL, or that of its sums. */
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *problem, const nk_activation *activation,
                    const int64_t *rows_of_a, cpu_tile_coordinates at);
 

@@ -21,13 +21,19 @@ static void activate_tile(const cpu_path *path, const nk_activation *activation,
         path->activate(*activation, acc[i], ones, at.nb);
 }
 
+void cpu_scaled_tile(cpu_means means, const nk_gemm_problem *p, const int64_t *rows_of_a, cpu_tile_coordinates at,
+                     cpu_tile acc)
+{
+    cpu_sum_tile(means, &p->a, rows_of_a, &p->b, p->k, at, acc);
+    cpu_scale_rows(&p->row_scale, rows_of_a, at, acc);
+    cpu_scale_tile(means.path, &p->alpha, &p->bias, at, acc);
+}
+
 void cpu_gemm_tile(cpu_means means, const nk_gemm_problem *p, const nk_activation *activation, const int64_t *rows_of_a,
                    cpu_tile_coordinates at)
 {
     cpu_tile acc;
-    cpu_sum_tile(means, &p->a, rows_of_a, &p->b, p->k, at, acc);
-    cpu_scale_rows(&p->row_scale, rows_of_a, at, acc);
-    cpu_scale_tile(means.path, &p->alpha, &p->bias, at, acc);
+    cpu_scaled_tile(means, p, rows_of_a, at, acc);
     if (activation) activate_tile(means.path, activation, at, acc);
     cpu_store_tile(means.path, &p->d, at, acc);
 }

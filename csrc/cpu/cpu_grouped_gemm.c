@@ -1,7 +1,7 @@
 /* grouped_gemm: every group is a gemm of its own. In the contiguous form expert g has tokens offsets[g] ..
  * offsets[g+1], or those that rows of these numbers name. grouped_dual_gemm: of these tokens the products with an
- * expert's gates and with its ups, then 16-bit or fp32 rows, or codes and scale factors by the formula of
- * cpu_quantize.c. */
+ * expert's gates and with its ups. The results of experts are 16-bit or fp32 rows, or codes and scale factors by the
+ * formula of cpu_quantize.c. */
 #include "cpu_backend.h"
 
 #include "cpu_operand.h"
@@ -63,9 +63,13 @@ static bool enter_expert(const nk_grouped_gemm_problem *p, int64_t g, cpu_rows r
     return true;
 }
 
-/* h = fl(act(h) * u) of a row that is encoded: silu is nk_silu. */
-static void gate_encoded_row(const cpu_path *path, nk_activation activation, int64_t count, float *h, float *u)
+/* h = fl(act(h) * u) of a row that is encoded, or act(h) where u is NULL: ones round nothing. silu is nk_silu. */
+static void activate_encoded_row(const cpu_path *path, nk_activation activation, int64_t count, float *h, float *u)
 {
+    float ones[CPU_TILE_N];
+    for (int64_t i = 0; !u && i < count; i++)
+        ones[i] = 1;
+    if (!u) u = ones;
     if (activation.kind != NK_SILU) {
         path->activate(activation, h, u, count);
         return;
@@ -74,19 +78,28 @@ static void gate_encoded_row(const cpu_path *path, nk_activation activation, int
     path->gate(h, u, count);
 }
 
-/* Codes and scale factors of a tile of fl(act(h) * u), which becomes h. `first` is the expert's first row. A tile
- * begins and ends between two blocks. */
-static void encode_gated_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
+/* Codes and scale factors of a tile of fl(act(h) * u), which becomes h, or of act(h) where u is NULL. `first` is the
+ * expert's first row. A tile begins and ends between two blocks. */
+static void encode_tile(const grouped *c, int64_t first, cpu_tile_coordinates at, cpu_tile h, cpu_tile u)
 {
     const cpu_path *path = c->means.path;
-    const nk_encoded_output *to = &c->dual->encoded;
+    const nk_encoded_output *to = &c->problem->encoded;
+    const nk_activation activation = c->dual ? c->dual->activation : c->problem->activation;
     const cpu_encoder encoder = cpu_encoder_of(&to->global_scale);
     uint8_t *codes = to->codes + (first + at.m0) * to->codes_row_stride + at.n0 / 2;
     uint8_t *sf = to->sf + (first + at.m0) * to->sf_row_stride + at.n0 / NK_SF_VEC;
     for (int64_t i = 0; i < at.mb; i++, codes += to->codes_row_stride, sf += to->sf_row_stride) {
-        gate_encoded_row(path, c->dual->activation, at.nb, h[i], u[i]);
+        activate_encoded_row(path, activation, at.nb, h[i], u ? u[i] : NULL);
         path->encode(&encoder, (const uint8_t *)h[i], NK_F32, at.nb / NK_SF_VEC, codes, sf);
     }
+}
+
+static void run_encoded_tile(const grouped *c, int64_t first, const nk_gemm_problem *p, const int64_t *rows_of_a,
+                             cpu_tile_coordinates at)
+{
+    cpu_tile h;
+    cpu_scaled_tile(c->means, p, rows_of_a, at, h);
+    encode_tile(c, first, at, h, NULL);
 }
 
 /* Blocked scale factors of ups follow from their rows in the matrix: see nk_grouped_dual_gemm_problem. */
@@ -114,8 +127,8 @@ static void run_gated_tile(const grouped *c, int64_t g, int64_t first, const nk_
     cpu_scale_rows(&gates->row_scale, rows_of_a, at, u);
     cpu_scale_tile(path, &gates->alpha, &gates->bias, at, h);
     cpu_scale_tile(path, &alpha_ups, &bias_ups, at, u);
-    if (c->dual->encoded.wanted) {
-        encode_gated_tile(c, first, at, h, u);
+    if (c->problem->encoded.wanted) {
+        encode_tile(c, first, at, h, u);
     } else {
         cpu_gate_tile(path, c->dual->activation, at, h, u);
         cpu_store_tile(path, &gates->d, at, h);
@@ -140,6 +153,8 @@ static void run_tile_of(const grouped *c, int64_t g, cpu_rows rows, int64_t atom
     const int64_t *rows_of_a = p->rows.data ? tokens : NULL;
     if (c->dual)
         run_gated_tile(c, g, rows.begin, &gemm, rows_of_a, at);
+    else if (p->encoded.wanted)
+        run_encoded_tile(c, rows.begin, &gemm, rows_of_a, at);
     else
         cpu_gemm_tile(c->means, &gemm, activation, rows_of_a, at);
 }

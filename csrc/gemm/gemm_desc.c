@@ -83,12 +83,12 @@ const gemm_desc *gemm_describe_grouped_dual_gemm(const nk_grouped_dual_gemm_prob
                             .bias2 = p->bias_ups,
                             .activation = p->activation,
                             .d = gates->d,
-                            .encoded = p->encoded,
+                            .encoded = p->gates.encoded,
                             .row_scale = gates->row_scale};
     gemm_desc *d = describe_experts(c, GEMM_GROUPED_DUAL, &p->gates, &c->gated);
     d->gated = &c->gated;
     d->up = &c->gated.b2;
-    if (p->encoded.wanted && !is_plain_silu(&p->activation)) d->activation = &c->gated.activation;
+    if (p->gates.encoded.wanted && !is_plain_silu(&p->activation)) d->activation = &c->gated.activation;
     return d;
 }
 

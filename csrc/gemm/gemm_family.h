@@ -65,6 +65,9 @@ static inline gemm_desc gemm_member(const gemm_desc *d, int i)
     return one;
 }
 
+/* Whether the result is codes and scale factors. */
+static inline bool gemm_encodes(const gemm_desc *d) { return d->experts && d->experts->encoded.wanted; }
+
 /* Whether rows of the result are made of tokens that an index names. */
 static inline bool gemm_gathers(const gemm_desc *d) { return d->experts && d->experts->rows.data; }
 

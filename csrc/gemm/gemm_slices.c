@@ -64,7 +64,12 @@ static void move_tokens(nk_operand *a, nk_output *out, int64_t k, int64_t batch,
 static void move_rows_of_experts(nk_grouped_gemm_problem *e, int64_t row)
 {
     nk_operand *a = &e->all.a;
+    nk_encoded_output *to = &e->encoded;
     move_output(&e->all.d, 0, row);
+    if (to->wanted) {
+        to->codes += row * to->codes_row_stride;
+        to->sf += row * to->sf_row_stride;
+    }
     if (e->rows.data) {
         e->rows.data += row;
         return;
@@ -89,10 +94,7 @@ static void slice_of_experts(const gemm_desc *d, int64_t row, int64_t rows, gemm
     c->gated.m = rows;
     c->gated.a = c->experts.all.a;
     c->gated.d = c->experts.all.d;
-    if (c->gated.encoded.wanted) {
-        c->gated.encoded.codes += row * c->gated.encoded.codes_row_stride;
-        c->gated.encoded.sf += row * c->gated.encoded.sf_row_stride;
-    }
+    c->gated.encoded = c->experts.encoded;
     c->desc.gated = &c->gated;
     c->desc.params = &c->gated;
     c->desc.up = &c->gated.b2;

@@ -1,6 +1,8 @@
 /* The checks of GEMMs whose rows `offsets` divides among experts. */
 #include "op_experts.h"
 
+#include "op_quantize.h"
+
 #include <inttypes.h>
 
 nk_status nk_check_16_bit_strides(const nk_tensor *b, const nk_operand *operand)
@@ -94,6 +96,56 @@ nk_status nk_check_experts(const nk_grouped_gemm_args *args, unsigned b_dtypes, 
     NK_TRY(nk_check_row_scale(all->row_scale, first, like, first, &p->row_scale));
     NK_TRY(check_rows(args, problem));
     return check_offsets(args, problem);
+}
+
+nk_status nk_spec_of_experts(const nk_grouped_gemm_args *args, const char *b_shape, const nk_view *like,
+                             nk_grouped_gemm_problem *problem, nk_tensor specs[2])
+{
+    const nk_tensor *first = args->all.a, *b = args->all.b;
+    const nk_gemm_problem *p = &problem->all;
+    nk_encoded_output *to = &problem->encoded;
+    if (!args->encoding.wanted) {
+        return nk_spec_matrix("out", nk_result_dtype(args->all.out_dtype, first), first, like, p->m, p->n, specs);
+    }
+    NK_CHECK_AT(p->n % NK_SF_VEC == 0, NK_VALUE_ERROR, b,
+                "shape %s, expected N to be a multiple of 16 with quantized=True, in %s", nk_shape_text(b).s, b_shape);
+    *to = (nk_encoded_output){.wanted = true};
+    NK_TRY(nk_check_alpha(&args->encoding.global_scale, 1, first, &to->global_scale));
+    to->global_scale.inverse = args->encoding.inverse;
+    NK_TRY(nk_spec_matrix("codes", NK_E2M1X2, first, like, p->m, p->n / 2, &specs[0]));
+    return nk_spec_matrix("scales", NK_E4M3, first, like, p->m, p->n / NK_SF_VEC, &specs[1]);
+}
+
+static nk_status check_encoded(const nk_encoding_args *args, const nk_tensor specs[2], const nk_exec *exec,
+                               const nk_tensor *first, nk_grouped_gemm_problem *problem)
+{
+    const nk_view rows = {.rank = 2, .l = 1, .rows = problem->all.m};
+    nk_encoded_output *to = &problem->encoded;
+    nk_view codes;
+    int64_t batch_stride;
+    NK_TRY(nk_check_codes_out(args->codes, &specs[0], exec, first, &codes, &to->codes));
+    to->codes_row_stride = codes.row_stride;
+    return nk_check_scales_out(args->scales, &specs[1], NK_SF_LINEAR, &rows, problem->all.n, exec, first, &to->sf,
+                               &to->sf_row_stride, &batch_stride);
+}
+
+nk_status nk_check_experts_outputs(const nk_grouped_gemm_args *args, const nk_tensor specs[2], const nk_exec *exec,
+                                   nk_grouped_gemm_problem *problem)
+{
+    const nk_gemm_args *all = &args->all;
+    const nk_encoding_args *encoding = &args->encoding;
+    const nk_tensor *tensors[] = {all->out,      encoding->codes, encoding->scales, all->a,
+                                  all->b,        all->sfa,        all->sfb,         args->offsets,
+                                  args->rows,    all->bias,       all->row_scale,   all->alpha.tensor,
+                                  encoding->global_scale.tensor};
+    if (encoding->wanted)
+        NK_TRY(check_encoded(encoding, specs, exec, all->a, problem));
+    else
+        NK_TRY(nk_check_out_matrix(all->out, specs, exec, all->a, &problem->all.d));
+    for (int i = 0; i < 3; i++) {
+        if (tensors[i]) NK_TRY(nk_check_disjoint(tensors[i], tensors, sizeof tensors / sizeof tensors[0]));
+    }
+    return NK_OK;
 }
 
 bool nk_are_experts_idle(const nk_grouped_gemm_problem *problem)

@@ -1,7 +1,6 @@
 /* grouped_dual_gemm: checks its arguments and dispatches. */
 #include "op_experts.h"
 #include "op_gemm.h"
-#include "op_quantize.h"
 
 #include "backend.h"
 
@@ -68,50 +67,46 @@ static nk_operand split_rows_of_b(nk_gate_up order, nk_gemm_problem *gates)
     return ups;
 }
 
-/* What encoding wants of the rest. specs[0] are the codes, specs[1] the scale factors. */
-static nk_status check_encoding(const nk_grouped_dual_gemm_args *args, const nk_view *a,
-                                nk_grouped_dual_gemm_problem *problem, nk_tensor specs[2])
+/* All but what gates and ups have each of their own. */
+static nk_grouped_gemm_args stack_of(const nk_grouped_dual_gemm_args *args)
 {
-    const nk_gemm_problem *gates = &problem->gates.all;
-    NK_CHECK_AT(gates->n % NK_SF_VEC == 0, NK_VALUE_ERROR, args->b,
-                "shape %s, expected N to be a multiple of 16 with quantized=True, in [G, 2 N, K/2]",
-                nk_shape_text(args->b).s);
-    problem->encoded = (nk_encoded_output){.wanted = true};
-    NK_TRY(nk_check_alpha(&args->global_scale, 1, args->a, &problem->encoded.global_scale));
-    problem->encoded.global_scale.inverse = args->inverse;
-    NK_TRY(nk_spec_matrix("codes", NK_E2M1X2, args->a, a, gates->m, gates->n / 2, &specs[0]));
-    return nk_spec_matrix("scales", NK_E4M3, args->a, a, gates->m, gates->n / NK_SF_VEC, &specs[1]);
-}
-
-static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_gemm_problem *problem, nk_tensor *specs)
-{
-    const nk_grouped_gemm_args stack = {
+    return (nk_grouped_gemm_args){
         .all = {.a = args->a,
                 .b = args->b,
                 .sfa = args->sfa,
                 .sfb = args->sfb,
-                .row_scale = args->row_scale,
                 .sfa_layout = args->sfa_layout,
-                .sfb_layout = args->sfb_layout},
+                .sfb_layout = args->sfb_layout,
+                .alpha = args->alpha,
+                .row_scale = args->row_scale,
+                .bias = args->bias,
+                .out_dtype = args->out_dtype,
+                .out = args->out},
         .offsets = args->offsets,
         .rows = args->rows,
         .rows_per_token = args->rows_per_token,
+        .encoding = args->encoding,
     };
+}
+
+static nk_status check(const nk_grouped_dual_gemm_args *args, nk_grouped_dual_gemm_problem *problem, nk_tensor *specs)
+{
+    static const char b_shape[] = "[G, 2 N, K/2]";
+    const nk_grouped_gemm_args stack = stack_of(args);
     nk_gemm_problem *gates = &problem->gates.all;
     nk_view a;
     *problem = (nk_grouped_dual_gemm_problem){.device = args->a->device, .activation = args->activation};
     NK_TRY(nk_check_activation(&args->activation));
-    NK_TRY(nk_check_experts(&stack, NK_FP4, "[G, 2 N, K/2]", &problem->gates, &a));
-    NK_CHECK_AT(gates->n % 2 == 0, NK_VALUE_ERROR, args->b,
-                "shape %s, expected [G, 2 N, K/2]: as many rows of gates as of ups", nk_shape_text(args->b).s);
+    NK_TRY(nk_check_experts(&stack, NK_FP4, b_shape, &problem->gates, &a));
+    NK_CHECK_AT(gates->n % 2 == 0, NK_VALUE_ERROR, args->b, "shape %s, expected %s: as many rows of gates as of ups",
+                nk_shape_text(args->b).s, b_shape);
     NK_CHECK(args->gate_up == NK_GATE_UP_HALVES || args->sfb_layout == NK_SF_LINEAR, NK_VALUE_ERROR,
              "scale_layout: 'blocked' for sfb, expected 'linear' with gate_up='interleaved'");
     gates->n /= 2;
     problem->ups = split_rows_of_b(args->gate_up, gates);
     NK_TRY(check_alphas(args, problem->gates.groups, gates->n, &gates->alpha, &problem->alpha_ups));
     NK_TRY(check_biases(args, problem->gates.groups, gates->n, &gates->bias, &problem->bias_ups));
-    if (args->quantized) return check_encoding(args, &a, problem, specs);
-    return nk_spec_matrix("out", nk_result_dtype(args->out_dtype, args->a), args->a, &a, gates->m, gates->n, specs);
+    return nk_spec_of_experts(&stack, b_shape, &a, &problem->gates, specs);
 }
 
 nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_tensor *specs)
@@ -120,33 +115,12 @@ nk_status nk_grouped_dual_gemm_out(const nk_grouped_dual_gemm_args *args, nk_ten
     return check(args, &problem, specs);
 }
 
-/* The outputs, of which `specs` speak, and what they point at. */
-static nk_status check_outputs(const nk_grouped_dual_gemm_args *args, const nk_tensor specs[2], const nk_exec *exec,
-                               nk_grouped_dual_gemm_problem *problem)
-{
-    nk_gemm_problem *gates = &problem->gates.all;
-    nk_encoded_output *to = &problem->encoded;
-    nk_view codes;
-    int64_t batch_stride;
-    if (!args->quantized) return nk_check_out_matrix(args->out, specs, exec, args->a, &gates->d);
-    NK_TRY(nk_check_codes_out(args->codes, &specs[0], exec, args->a, &codes, &to->codes));
-    to->codes_row_stride = codes.row_stride;
-    return nk_check_scales_out(args->scales, &specs[1], NK_SF_LINEAR, &(nk_view){.rank = 2, .l = 1, .rows = gates->m},
-                               gates->n, exec, args->a, &to->sf, &to->sf_row_stride, &batch_stride);
-}
-
 nk_status nk_grouped_dual_gemm(const nk_grouped_dual_gemm_args *args, nk_exec *exec)
 {
+    const nk_grouped_gemm_args stack = stack_of(args);
     nk_grouped_dual_gemm_problem problem;
     nk_tensor specs[2];
     NK_TRY(check(args, &problem, specs));
-    NK_TRY(check_outputs(args, specs, exec, &problem));
-    const nk_tensor *all[] = {args->out,      args->codes, args->scales,       args->a,
-                              args->b,        args->sfa,   args->sfb,          args->offsets,
-                              args->rows,     args->bias,  args->alpha.tensor, args->global_scale.tensor,
-                              args->row_scale};
-    for (int i = 0; i < 3; i++) {
-        if (all[i]) NK_TRY(nk_check_disjoint(all[i], all, sizeof all / sizeof all[0]));
-    }
+    NK_TRY(nk_check_experts_outputs(&stack, specs, exec, &problem.gates));
     NK_DISPATCH(grouped_dual_gemm, &problem, exec, nk_numel(specs) == 0 || nk_are_experts_idle(&problem.gates));
 }

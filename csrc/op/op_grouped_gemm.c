@@ -9,14 +9,14 @@
 /* The checked problems of all groups come first, then what the search for overlaps wants. */
 size_t nk_gemm_problem_size(void) { return sizeof(nk_gemm_problem) + nk_disjoint_bytes(); }
 
-/* Identity is none. */
+/* Identity is none, unless it is encoded. */
 static nk_status check_activation(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem)
 {
     const nk_activation_kind kind = args->activation;
     NK_CHECK(kind != NK_SWIGLU_OAI, NK_VALUE_ERROR, "%s",
              "activation: 'swiglu_oai', expected 'silu', 'gelu', 'gelu_tanh', 'relu', 'relu2' or 'identity': "
              "there is no gate");
-    problem->is_activated = kind != NK_IDENTITY;
+    problem->is_activated = kind != NK_IDENTITY || args->encoding.wanted;
     problem->activation = (nk_activation){.kind = kind, .limit = INFINITY};
     return NK_OK;
 }
@@ -46,6 +46,7 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
 {
     nk_grouped_gemm_problem problem = {.groups = args->groups, .list = args->problems};
     bool empty = true;
+    NK_CHECK(!args->encoding.wanted, NK_VALUE_ERROR, "quantized: True, expected False where a is a list");
     NK_TRY(check_activation(args, &problem));
     for (int64_t g = 0; g < args->groups; g++) {
         const nk_tensor *first = args->list[0].a;
@@ -64,13 +65,14 @@ static nk_status run_list(const nk_grouped_gemm_args *args, nk_exec *exec)
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* alpha has one element, or is [G] or [G, N]; bias is [G, N]. */
-static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem, nk_tensor *spec)
+static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem, nk_tensor *specs)
 {
     const nk_gemm_args *all = &args->all;
     const nk_tensor *first = all->a, *t = all->alpha.tensor;
     nk_gemm_problem *p = &problem->all;
+    static const char b_shape[] = "[G, N, K/2]";
     nk_view a;
-    NK_TRY(nk_check_experts(args, NK_FP4 | NK_HALVES, "[G, N, K/2]", problem, &a));
+    NK_TRY(nk_check_experts(args, NK_FP4 | NK_HALVES, b_shape, problem, &a));
     NK_TRY(check_activation(args, problem));
     const int64_t experts = problem->groups;
     p->alpha.value = all->alpha.value;
@@ -92,18 +94,16 @@ static nk_status check_contiguous(const nk_grouped_gemm_args *args, nk_grouped_g
         int64_t size = nk_dtype_size(t->dtype);
         p->bias = (nk_bias){t->data, t->dtype, t->stride[1] * size, t->stride[0] * size};
     }
-    return nk_spec_matrix("out", nk_result_dtype(all->out_dtype, first), first, &a, p->m, p->n, spec);
+    return nk_spec_of_experts(args, b_shape, &a, problem, specs);
 }
 
 static nk_status run_contiguous(const nk_grouped_gemm_args *args, nk_exec *exec)
 {
     nk_grouped_gemm_problem problem;
-    nk_tensor spec;
-    NK_TRY(check_contiguous(args, &problem, &spec));
-    NK_TRY(nk_gemm_output(&args->all, &spec, exec, args->all.a, &problem.all));
-    const nk_tensor *indices[] = {args->offsets, args->rows};
-    if (args->all.out) NK_TRY(nk_check_disjoint(args->all.out, indices, 2));
-    NK_DISPATCH(grouped_gemm, &problem, exec, nk_numel(&spec) == 0 || nk_are_experts_idle(&problem));
+    nk_tensor specs[2];
+    NK_TRY(check_contiguous(args, &problem, specs));
+    NK_TRY(nk_check_experts_outputs(args, specs, exec, &problem));
+    NK_DISPATCH(grouped_gemm, &problem, exec, nk_numel(specs) == 0 || nk_are_experts_idle(&problem));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #include "py_grouped.h"
 
 #include "py_args.h"
+#include "py_experts.h"
 #include "py_output.h"
 #include "py_read.h"
 #include "py_tensor.h"
@@ -9,6 +10,7 @@
 #include <py_operators.h>
 
 PY_ADAPT(grouped_gemm)
+PY_EXPERTS_ARE_LAST(GROUPED_GEMM);
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Groups                                                                                                           */
@@ -27,6 +29,7 @@ int py_groups_init(py_groups *groups, Py_ssize_t count)
     groups->list = (nk_gemm_args *)(groups->tensors + n);
     groups->problems = groups->list + n;
     groups->activation = NK_IDENTITY;
+    groups->quantized = false;
     for (Py_ssize_t g = 0; g < count; g++)
         groups->list[g] = (nk_gemm_args){.alpha.value = 1};
     return 0;
@@ -34,8 +37,11 @@ int py_groups_init(py_groups *groups, Py_ssize_t count)
 
 static nk_grouped_gemm_args list_args(const py_groups *groups)
 {
-    return (nk_grouped_gemm_args){
-        .groups = groups->count, .list = groups->list, .problems = groups->problems, .activation = groups->activation};
+    return (nk_grouped_gemm_args){.groups = groups->count,
+                                  .list = groups->list,
+                                  .problems = groups->problems,
+                                  .activation = groups->activation,
+                                  .encoding.wanted = groups->quantized};
 }
 
 int py_groups_run(py_call *call, const py_groups *groups)
@@ -114,13 +120,13 @@ static int refused_by_list(PyObject *object, const char *name)
     return py_fail_at(PyExc_ValueError, name, -1, "given, expected None where a is a list");
 }
 
-static int read_activation(py_call *call, PyObject *const *v, py_groups *groups)
+static int read_options(py_call *call, PyObject *const *v, py_groups *groups)
 {
     const py_parameter *p = &call->op->parameters[PY_GROUPED_GEMM_ACTIVATION];
     int kind = (int)groups->activation;
     if (py_word(v[PY_GROUPED_GEMM_ACTIVATION], p->name, p->words, &kind) < 0) return -1;
     groups->activation = (nk_activation_kind)kind;
-    return 0;
+    return py_bool(v[PY_GROUPED_GEMM_QUANTIZED], "quantized", &groups->quantized);
 }
 
 static int list_form(py_call *call, PyObject *const *v, PyObject **result)
@@ -131,7 +137,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
     nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_OTHER};
     int failed = -1;
     if (refused_by_list(v[PY_GROUPED_GEMM_OFFSETS], "offsets") < 0 ||
-        refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 ||
+        refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 || py_refuse_encoding(v + PY_GROUPED_GEMM_OUT) < 0 ||
         py_int(v[PY_GROUPED_GEMM_ROWS_PER_TOKEN], "rows_per_token", &per_token) < 0) {
         return -1;
     }
@@ -150,7 +156,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
         py_scale_layouts(v[PY_GROUPED_GEMM_SCALE_LAYOUT], &common.sfa_layout, &common.sfb_layout) < 0 ||
         optional_items(call, v[PY_GROUPED_GEMM_OUT], "out", count, &outs) < 0 ||
         py_output_dtype(v[PY_GROUPED_GEMM_OUT_DTYPE], NULL, &common.out_dtype) < 0 ||
-        py_groups_init(&groups, count) < 0 || read_activation(call, v, &groups) < 0) {
+        py_groups_init(&groups, count) < 0 || read_options(call, v, &groups) < 0) {
         goto done;
     }
     for (Py_ssize_t g = 0; g < count; g++) {
@@ -189,5 +195,10 @@ int py_run_grouped_gemm(py_call *call, PyObject *const *v, PyObject **result)
     if (!offsets || offsets == Py_None) {
         return py_fail_at(PyExc_TypeError, "offsets", -1, "None, expected int32 [G + 1], since a is no list");
     }
-    return py_run_one(call, v, result);
+    nk_grouped_gemm_args args;
+    nk_tensor t[PY_MAX_TENSORS];
+    const py_experts experts = {
+        spec_grouped_gemm, run_grouped_gemm, &args, &args.all.out, &args.all.out_dtype, &args.encoding};
+    if (py_read(call, v, &args, t) < 0) return -1;
+    return py_finish_experts(call, v + PY_GROUPED_GEMM_OUT, &experts, result);
 }

@@ -14,6 +14,7 @@ typedef struct py_groups {
     nk_gemm_args *list; /* alpha is 1, the rest 0, until the arguments are read */
     void *problems;
     nk_activation_kind activation; /* identity, until it is read */
+    bool quantized;                /* which the call refuses */
 } py_groups;
 
 int py_groups_init(py_groups *groups, Py_ssize_t count);

@@ -187,6 +187,14 @@ def contiguous_relu2(rng, m, n, k):
     return function, args, options | {"alpha": 2.0**-6, "activation": "relu2"}
 
 
+def contiguous_relu2_quantized(rng, m, n, k):
+    n = max(n // 16, 1) * 16
+    (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, n, k)
+    options = {"offsets": offsets_of(rng, 4, 7 * m), "alpha": powers_of_two(rng, 4, n)}
+    options |= {"activation": "relu2", "quantized": True, "global_scale": 0.125}
+    return nvfp4kern.grouped_gemm, [a, b, sfa, sfb], options | {"data_dtype": "uint8"}
+
+
 def contiguous_dual(rng, m, n, k):
     (a, sfa), (b, sfb) = nvfp4(rng, 7 * m, k), nvfp4(rng, 4, 2 * n, k, form="blocked")
     alpha = from_numpy(np.float32([[2.0**-9, 2.0**-4]] * 4))
@@ -355,10 +363,10 @@ OPERATORS = {
         dual_gemm, dual_gemm_of_halves, dual_gemm_with_biases, dual_gemm_by_token, group_list,
         group_list_of_halves, contiguous, contiguous_of_bfloats, contiguous_of_halves,
         contiguous_by_rows, contiguous_of_bfloats_by_rows, contiguous_by_token, contiguous_relu2,
-        contiguous_dual, contiguous_dual_of_bfloats_by_rows, contiguous_dual_interleaved,
-        contiguous_dual_quantized, contiguous_dual_quantized_by_token, route, route_sigmoid,
-        route_dense, route_of_floats, route_of_logits, route_sqrt_softplus, route_by_logits,
-        sort_by_expert, combine, combine_with_residual, quantize, quantize_amax, quantize_gated,
-        quantize_four_six, quantize_by_expert, dequantize, to_blocked, from_blocked,
+        contiguous_relu2_quantized, contiguous_dual, contiguous_dual_of_bfloats_by_rows,
+        contiguous_dual_interleaved, contiguous_dual_quantized, contiguous_dual_quantized_by_token,
+        route, route_sigmoid, route_dense, route_of_floats, route_of_logits, route_sqrt_softplus,
+        route_by_logits, sort_by_expert, combine, combine_with_residual, quantize, quantize_amax,
+        quantize_gated, quantize_four_six, quantize_by_expert, dequantize, to_blocked, from_blocked,
     )
 }  # fmt: skip

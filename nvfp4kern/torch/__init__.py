@@ -99,6 +99,10 @@ def grouped_gemm(
     scale_layout: Layouts = "linear",
     out: list[Tensor] | None = None,
     out_dtype: OutDtype = None,
+    quantized: Literal[False] = False,
+    global_scale: None = None,
+    global_scale_inverse: None = None,
+    data_dtype: None = None,
 ) -> list[Tensor]: ...
 @overload
 def grouped_gemm(
@@ -117,15 +121,47 @@ def grouped_gemm(
     scale_layout: Layouts = "linear",
     out: Tensor | None = None,
     out_dtype: OutDtype = None,
+    quantized: Literal[False] = False,
+    global_scale: None = None,
+    global_scale_inverse: None = None,
+    data_dtype: None = None,
 ) -> Tensor: ...
+@overload
+def grouped_gemm(
+    a: Tensor,
+    b: Tensor,
+    sfa: Tensor | None = None,
+    sfb: Tensor | None = None,
+    *,
+    offsets: Tensor,
+    rows: Tensor | None = None,
+    rows_per_token: int = 1,
+    alpha: Scalar | None = None,
+    row_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear",
+    out: Sequence[Tensor] | None = None,
+    out_dtype: None = None,
+    quantized: Literal[True],
+    global_scale: Scalar | None = None,
+    global_scale_inverse: Scalar | None = None,
+    data_dtype: CodesDtype = None,
+) -> NVFP4[Tensor]: ...
 def grouped_gemm(
     a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, rows: Any = None,
     rows_per_token: int = 1, alpha: Any = None, row_scale: Any = None, bias: Any = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: Any = None,
-    out_dtype: Any = None,
+    out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
+    global_scale_inverse: Any = None, data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
+    encoding = global_scale, global_scale_inverse, data_dtype
+    if not quantized:
+        _refuse_encoding(*encoding)
     if isinstance(a, (list, tuple)):
+        if quantized:
+            raise ValueError("quantized: True, expected False where a is a list")
         for name, given in (("offsets", offsets), ("rows", rows)):
             if given is not None:
                 raise ValueError(f"{name}: given, expected None where a is a list")
@@ -139,6 +175,8 @@ def grouped_gemm(
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), bias, *pair(scale_layout), rows,
         rows_per_token, activation, row_scale,
     )  # fmt: skip
+    if quantized:
+        return _encoded("grouped_gemm_quantized", args, out, out_dtype, *encoding)
     new, writing = _OPS.grouped_gemm.default, _OPS.grouped_gemm_out.default
     return one(new, writing, args, out, dtype_of(out_dtype, out))
 
@@ -201,22 +239,23 @@ def grouped_dual_gemm(
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), activation, *pair(scale_layout), rows,
         rows_per_token, limit, activation_scale, bias, gate_up, row_scale,
     )  # fmt: skip
+    encoding = global_scale, global_scale_inverse, data_dtype
     if quantized:
-        scales = global_scale, global_scale_inverse
-        return _grouped_dual_gemm_quantized(args, out, out_dtype, *scales, data_dtype)
-    refused = {
-        "global_scale": global_scale,
-        "global_scale_inverse": global_scale_inverse,
-        "data_dtype": data_dtype,
-    }
-    for name, given in refused.items():
-        if given is not None:
-            raise ValueError(f"{name}: given, expected None unless quantized=True")
+        return _encoded("grouped_dual_gemm_quantized", args, out, out_dtype, *encoding)
+    _refuse_encoding(*encoding)
     new, writing = _OPS.grouped_dual_gemm.default, _OPS.grouped_dual_gemm_out.default
     return one(new, writing, args, out, dtype_of(out_dtype, out))
 
 
-def _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, inverse, data_dtype):
+def _refuse_encoding(*given):
+    names = "global_scale", "global_scale_inverse", "data_dtype"
+    for name, value in zip(names, given, strict=True):
+        if value is not None:
+            raise ValueError(f"{name}: given, expected None unless quantized=True")
+
+
+def _encoded(name, args, out, out_dtype, global_scale, inverse, data_dtype):
+    """The result of experts as NVFP4, by the operator of this name."""
     if out_dtype is not None:
         raise ValueError(f"out_dtype: {out_dtype!r}, expected None with quantized=True")
     if isinstance(global_scale, str):
@@ -226,10 +265,10 @@ def _grouped_dual_gemm_quantized(args, out, out_dtype, global_scale, inverse, da
     dtype = codes_dtype_of(data_dtype, out)
     global_scale = scale_of(global_scale, inverse)
     if out is None:
-        q = _OPS.grouped_dual_gemm_quantized.default(*args, dtype)
+        q = getattr(_OPS, name).default(*args, dtype)
         return NVFP4(*q, global_scale, "linear")
     outs = all_given(out, ("data", "scales"))
-    _OPS.grouped_dual_gemm_quantized_out.default(*args, **outs)
+    getattr(_OPS, f"{name}_out").default(*args, **outs)
     return NVFP4(*out, global_scale, "linear")
 
 

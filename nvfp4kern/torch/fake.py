@@ -93,6 +93,15 @@ def grouped_gemm(a, b, rows=None, out_dtype=None):
     return floats(a, of_experts(a, b, rows), out_dtype)
 
 
+def encoded_rows(a, m, n, data_dtype):
+    expect(n % SF_VEC == 0, "b", f"N = {n}", "a multiple of 16 with quantized=True")
+    return codes(a, (m, n // 2), data_dtype), empty(a, (m, n // SF_VEC), torch.float8_e4m3fn)
+
+
+def grouped_gemm_quantized(a, b, rows=None, data_dtype=None):
+    return encoded_rows(a, *of_experts(a, b, rows), data_dtype)
+
+
 def grouped_gemm_list(a, b, out_dtype=None):
     expect(len(b) == len(a), "b", f"{len(b)} items", "one item for each of a")
     sizes = [
@@ -115,9 +124,7 @@ def grouped_dual_gemm(a, b, rows=None, out_dtype=None):
 
 def grouped_dual_gemm_quantized(a, b, rows=None, data_dtype=None):
     m, both = of_experts(a, b, rows)
-    n = half_of(b, both)
-    expect(n % SF_VEC == 0, "b", f"N = {n}", "a multiple of 16 with quantized=True")
-    return codes(a, (m, n // 2), data_dtype), empty(a, (m, n // SF_VEC), torch.float8_e4m3fn)
+    return encoded_rows(a, m, half_of(b, both), data_dtype)
 
 
 # --- NVFP4 ---

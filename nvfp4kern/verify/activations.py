@@ -51,13 +51,17 @@ def silu(x):
     return np.where(n > 0, quotient * small, quotient) * beyond
 
 
-def gated(gates, ups, activation="silu", limit=np.inf):
-    """What grouped_dual_gemm encodes of float32 gates and ups where the contract gives its bits.
+def alone(h, activation="identity"):
+    """What grouped_gemm encodes of float32 sums where the contract gives its bits.
 
-    Not of gelu, gelu_tanh and swiglu_oai: see dual_gemm for their interval.
+    Not of gelu and gelu_tanh: see gemm for their interval.
     """
+    relu = np.where(h < 0, np.float32(0), h)
+    return {"silu": silu(h), "relu": relu, "relu2": relu * relu, "identity": h}[activation]
+
+
+def gated(gates, ups, activation="silu", limit=np.inf):
+    """The same of grouped_dual_gemm, of gates and ups. Not of swiglu_oai, either: see dual_gemm."""
     limit = np.float32(limit)
     h = np.where(gates > limit, limit, gates)
-    u = np.where(ups > limit, limit, np.where(ups < -limit, -limit, ups))
-    relu = np.where(h < 0, np.float32(0), h)
-    return {"silu": silu(h), "relu": relu, "relu2": relu * relu, "identity": h}[activation] * u
+    return alone(h, activation) * np.where(ups > limit, limit, np.where(ups < -limit, -limit, ups))

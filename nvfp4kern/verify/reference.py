@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .activations import ACTIVATIONS, ALONE, gated, silu, swish  # noqa: F401  tests have it from here
+from .activations import ACTIVATIONS, ALONE, alone, gated, silu, swish  # noqa: F401  tests have it
 
 SF_VEC = 16
 ATOM_ROWS, ATOM_COLS = 128, 4

@@ -18,6 +18,7 @@ from calls import (
     contiguous,
     dequantize,
     dual_gemm,
+    encoded,
     from_blocked,
     gated,
     gemm,
@@ -265,6 +266,16 @@ BAD = [
     (group_list, given(activation="swish"), ValueError, "activation"),
     (group_list, given(activation="swiglu_oai"), ValueError, "activation"),
     (group_list, given(activation=2), TypeError, "activation"),
+    (group_list, given(quantized=True), ValueError, "quantized"),
+    (activated, given(quantized=True, out=None), ValueError, "b"),
+    (encoded, given(quantized=1), TypeError, "quantized"),
+    (encoded, given(quantized=False), ValueError, "global_scale"),
+    (encoded, given(activation="swiglu_oai"), ValueError, "activation"),
+    (encoded, given(global_scale="amax"), ValueError, "global_scale"),
+    (encoded, given(global_scale=torch.ones(2)), ValueError, "global_scale"),
+    (encoded, given(global_scale_inverse=-1.0), ValueError, "global_scale_inverse"),
+    (encoded, given(out_dtype="float16"), ValueError, "out_dtype"),
+    (encoded, swap("bias", lambda t: t[:, 1:]), ValueError, "bias"),
     # gate and up in one stack
     (stacked, to("b", dtype=torch.float16), TypeError, "b"),
     (stacked, lambda args: {n: args[n][:, 1:] for n in ("b", "sfb")}, ValueError, "b"),
@@ -387,10 +398,9 @@ def arguments(operator):
 )  # fmt: skip
 def test_an_object_that_is_nothing(base, name):
     """It is no tensor, number, word, dtype or list."""
-    unread = {
-        group_list: ("offsets", "rows"),
-        stacked: ("global_scale", "global_scale_inverse", "data_dtype"),
-    }
+    encoding = "global_scale", "global_scale_inverse", "data_dtype"
+    unread = dict.fromkeys((contiguous, by_rows, activated, stacked), encoding)
+    unread[group_list] = ("offsets", "rows", *encoding)
     message = "given, " if name in unread.get(base, ()) else "<?object.*, expected "
     refused(base, "cpu", given(**{name: object()}), (TypeError, ValueError), name, message)
 

@@ -118,15 +118,16 @@ def test_groups_beyond_64_bits():
         nvfp4kern.explain("grouped_gemm", *operands)
 
 
+@pytest.mark.parametrize("operator, parts", [("grouped_gemm", 1), ("grouped_dual_gemm", 2)])
 @pytest.mark.parametrize("quantized", (False, True))
-def test_gated_experts_beyond_64_bits(quantized):
+def test_experts_beyond_64_bits(operator, parts, quantized):
     """Tokens and an expert that repeat one row: 2^64 outputs, or 2^63 bytes of codes."""
     codes, sf = bytes_of(1, K // 2, device="cpu"), bytes_of(1, K // 16, device="cpu")
     a, sfa = (t.expand(2**32, -1) for t in (codes, sf))
-    b, sfb = (t.expand(1, 2**33, -1) for t in (codes, sf))
-    offsets = torch.tensor([0, 4], dtype=torch.int32)
+    b, sfb = (t.expand(1, parts * 2**32, -1) for t in (codes, sf))
+    options = {"offsets": torch.tensor([0, 4], dtype=torch.int32), "quantized": quantized}
     with pytest.raises(ValueError, match="^a: sizes 4294967296 x .* overflow"):
-        nvfp4kern.explain("grouped_dual_gemm", a, b, sfa, sfb, offsets, quantized=quantized)
+        nvfp4kern.explain(operator, a, b, sfa, sfb, **options)
 
 
 def test_a_negative_size():

@@ -186,6 +186,11 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
         ),
         (
             nk.grouped_gemm,
+            (x, w.data[:1].expand(2, 16, 24), None, w.scales[:1].expand(2, 16, 3)),
+            {"offsets": offsets, "quantized": True, "activation": "relu2", "data_dtype": "uint8"},
+        ),
+        (
+            nk.grouped_gemm,
             (q.data, w.data.expand(2, 5, 24), q.scales, w.scales.expand(2, 5, 3)),
             layouts
             | {

@@ -95,11 +95,19 @@ def spoiled(device):
     yield nk.grouped_dual_gemm, stack, {"quantized": True}
     whole = w.data[:1].expand(2, 32, 32), q.scales, w.scales[:1].expand(2, 32, 4), ints
     encoding = (nk.grouped_dual_gemm, (q.data, *whole))
-    yield *encoding, {"quantized": True, "out_dtype": "float16"}
-    yield *encoding, {"quantized": True, "global_scale": "amax"}
-    yield *encoding, {"quantized": True, "global_scale": torch.ones(2, device=device)}
-    yield *encoding, {"quantized": True, "global_scale": x[0, :1]}
-    yield *encoding, {"quantized": True, "data_dtype": "float16"}
+    yield *grouped, {"offsets": ints, "quantized": True}
+    yield *grouped, {"offsets": ints, "global_scale": 2.0}
+    yield *grouped, {"offsets": ints, "data_dtype": "uint8"}
+    yield nk.grouped_gemm, lists, {"quantized": True}
+    yield nk.grouped_gemm, lists, {"global_scale_inverse": 2.0}
+    of_one = (nk.grouped_gemm, (q.data, *whole[:3]))
+    for function, options in ((encoding, {}), (of_one, {"offsets": ints})):
+        options = options | {"quantized": True}
+        yield *function, options | {"out_dtype": "float16"}
+        yield *function, options | {"global_scale": "amax"}
+        yield *function, options | {"global_scale": torch.ones(2, device=device)}
+        yield *function, options | {"global_scale": x[0, :1]}
+        yield *function, options | {"data_dtype": "float16"}
     yield nk.route, (x, x[:, :48], 2), {}
     yield nk.route, (x, x.to(torch.uint8), 2), {}
     yield nk.route, (x, x), {}
@@ -175,7 +183,7 @@ def test_wrong_calls_are_refused_by_name(device):
             fake = refusal(function, *mapped(mode.from_tensor, (args, options)))
         assert fake in (real, None), (i, function.__name__, real, fake)
         refused += fake is not None
-    assert (refused, i + 1) == (45, 130)
+    assert (refused, i + 1) == (53, 140)
 
 
 def test_tracing_takes_what_calls_take(device):

@@ -1,4 +1,4 @@
-"""Calls of grouped_dual_gemm with quantized=True, and what their bytes must be."""
+"""Calls of experts' products with quantized=True, and what their bytes must be."""
 
 import numpy as np
 import torch
@@ -20,17 +20,17 @@ def encode(a, stack, offsets, *, count=None, **options):
     args, options = stack.call(a.tensor, a.sf, offsets, form=a.form, quantized=True, **options)
     with unchanged(args, list(options.values())):
         given = tuple(item.tensor for item in out)
-        got = nvfp4kern.grouped_dual_gemm(*args, out=given, **options)
+        got = getattr(nvfp4kern, stack.name)(*args, out=given, **options)
     assert got.data is out[0].tensor and got.scales is out[1].tensor
     assert out[0].guards_intact() and out[1].guards_intact()
     return raw(got.data), raw(got.scales)
 
 
-def gated_sums(a, w, alpha1=1.0, alpha2=1.0, bias=0.0):
-    """The float32 gates and ups, of sums that are exact. Biases are those of alphas of 1."""
+def parts_of(a, w, alphas, bias=0.0):
+    """The float32 gates and ups, or sums, that are exact. Biases are those of alphas of 1."""
     sums = reference.gemm(a, w, bias=bias).rounded("float32")
-    gates, ups = np.split(sums, 2, axis=-1)
-    return gates * np.float32(alpha1), ups * np.float32(alpha2)
+    parts = np.split(sums, len(alphas), axis=-1)
+    return [part * np.float32(alpha) for part, alpha in zip(parts, alphas, strict=True)]
 
 
 def check_bytes(
@@ -38,17 +38,19 @@ def check_bytes(
 ):
     """Each expert's rows as quantize's model makes them; rows of nobody are as they were.
 
-    gating: activation and limit, as reference.gated takes them.
+    alphas: of gates and of ups, or of sums the first.
+    gating: activation and limit, as reference.gated and reference.alone take them.
     """
+    made = reference.gated if stack.parts == 2 else reference.alone
     owner = expert_of(offsets, len(a))
     for part in got:
         assert (part[owner < 0] == UNWRITTEN).all()
     for g, w in enumerate(stack.values):
         rows = slice(offsets[g], offsets[g + 1])
-        alpha1, alpha2 = (np.broadcast_to(of, (len(stack.values), stack.n))[g] for of in alphas)
+        shape = len(stack.values), stack.n
+        of_expert = [np.broadcast_to(of, shape)[g] for of in alphas[: stack.parts]]
         with np.errstate(all="ignore"):
-            sums = gated_sums(a[rows], w, alpha1, alpha2, 0.0 if bias is None else bias[g])
-            x = reference.gated(*sums, **gating)
+            x = made(*parts_of(a[rows], w, of_expert, 0.0 if bias is None else bias[g]), **gating)
         want = reference.quantize(x, scale, inverse=inverse)
         np.testing.assert_array_equal(got[1][rows], want[1], str(g))
         np.testing.assert_array_equal(got[0][rows], want[0], str(g))

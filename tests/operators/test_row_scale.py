@@ -248,6 +248,7 @@ WRONG = [
     (calls.by_rows, ones(6), ValueError, SHAPE.format("6,", "3,")),
     (calls.stacked, ones(6), ValueError, SHAPE.format("6,", "3,")),
     (calls.encoding, ones(5), ValueError, SHAPE.format("5,", "6,")),
+    (calls.encoded, ones(6), ValueError, SHAPE.format("6,", "3,")),
     (calls.group_list, several(ones(6)), ValueError, "^row_scale: 1 items, expected 3"),
     (calls.group_list, ones(6), TypeError, "^row_scale: Tensor, expected a list"),
     (
@@ -268,6 +269,7 @@ def test_wrong_factors(device, base, make, error, message):
 BASES = {
     calls.gemm: (6,), calls.gemv: (1,), calls.batched: (2, 6), calls.dual_gemm: (6,),
     calls.contiguous: (6,), calls.by_rows: (3,), calls.stacked: (3,), calls.encoding: (6,),
+    calls.encoded: (3,),
     calls.group_list: (6,),
 }  # fmt: skip
 

@@ -125,7 +125,7 @@ static const char *sm100_gemm_row_why_not(const gemm_desc *d, const nk_settings 
 {
     (void)settings;
     if (d->list && d->activation) return GEMM_NO_ACTIVATED_LISTS;
-    return d->gated && d->gated->encoded.wanted ? "it writes no codes" : NULL;
+    return gemm_encodes(d) ? GEMM_NO_CODES : NULL;
 }
 
 /* One token goes to a gemv, of this row or a later one. No batch-invariant call does: the gemv adds in another order.

@@ -1,10 +1,12 @@
-/* D_g[m,n] = convert(act(alpha_g[n] * sum_k A_g[m,k] B_g[n,k] + bias_g[n])) for every group g
+/* D_g[m,n] = convert(act(alpha_g[n] * sum_k A_g[m,k] B_g[n,k] + bias_g[n])) for every group g; or in the contiguous
+ * form codes and scale factors of act(..) in place of convert, with nk_silu for silu
  *
  * Work: as in sm80_grouped_gemm.cu, in both forms, but a tile is one CTA's. Staged sums are activated in place: one
  * copy of an activation's instructions serves rows and columns of the output. The kernels are others because those
  * without an activation shall have no register and no instruction more.
  *
  * Roles, barriers, memory: sm80_gemm.cuh, sm80_mainloop.cuh. */
+#include "sm80_encode.cuh"
 #include "sm80_groups.cuh"
 
 /* An EPILOGUE of cuda/epilogue.cuh: what is staged, as it is. */
@@ -21,10 +23,10 @@ struct staged_values {
 #define AT_ONCE 2 /* tokens: more are more instructions */
 
 template <int TILE_M, int WARPS> struct sm80_activated_grouped_gemm_operator : matrix_operator<TILE_M, WARPS> {
-    const nk_activation &activation;
+    const sm80_gating &gating;
 
-    __device__ sm80_activated_grouped_gemm_operator(const cuda_groups &q, const nk_activation &activation)
-        : matrix_operator<TILE_M, WARPS>(q), activation(activation)
+    __device__ sm80_activated_grouped_gemm_operator(const cuda_groups &q, const sm80_gating &gating)
+        : matrix_operator<TILE_M, WARPS>(q), gating(gating)
     {
     }
 
@@ -35,24 +37,31 @@ template <int TILE_M, int WARPS> struct sm80_activated_grouped_gemm_operator : m
         const tile_out out = this->out_of(p, tile, first);
         const int64_t n = min(out.feature + (int64_t)threadIdx.x, out.feature_end - 1);
         const float alpha = alpha_at(p.alpha, n), bias = bias_at(p.bias, n);
+        const bool encodes_silu = gating.encoded.wanted && gating.activation.kind == NK_SILU;
 #pragma unroll 1
         for (int token = 0; token < TILE_M && out.token + token < out.token_end; token += AT_ONCE) {
             float v[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
                 v[i] = __fmaf_rn(alpha, staged.of(token + i)[threadIdx.x], bias);
-            activate_alone<AT_ONCE>(activation.kind, v);
+            if (encodes_silu)
+                each<AT_ONCE>(v, [](float h) { return nk_silu(h); });
+            else
+                activate_alone<AT_ONCE>(gating.activation.kind, v);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
                 staged.of(token + i)[threadIdx.x] = v[i];
         }
         __syncthreads();
-        this->store_by(staged_values(), staged, p, tile, first);
+        if (gating.encoded.wanted)
+            encode_tile<WARPS * 32, WARPS * 32>(staged, out, staged_values(), gating.encoded);
+        else
+            this->store_by(staged_values(), staged, p, tile, first);
     }
 };
 
-#define PARAMETERS const __grid_constant__ cuda_groups q, const __grid_constant__ nk_activation activation
-#define OPERATOR(TILE_M, WARPS) sm80_activated_grouped_gemm_operator<TILE_M, WARPS>(q, activation)
+#define PARAMETERS const __grid_constant__ cuda_groups q, const __grid_constant__ sm80_gating gating
+#define OPERATOR(TILE_M, WARPS) sm80_activated_grouped_gemm_operator<TILE_M, WARPS>(q, gating)
 #define KERNELS(name, ...)                                                                               \
     SM80_GEMM_FP4_KERNELS(sm80_activated_grouped_gemm, name, __VA_ARGS__)                                \
     SM80_GEMM_KERNEL(sm80_activated_grouped_gemm_##name##_plain_fp16, __VA_ARGS__, SM80_GEMM_PLAIN_FP16) \

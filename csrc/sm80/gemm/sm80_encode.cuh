@@ -1,35 +1,50 @@
-/* From a staged tile of gates and ups to codes and scale factors: four features a thread, a block four neighbours. */
+/* From a staged tile to codes and scale factors: four features a thread, a block four neighbours. */
 #ifndef NK_SM80_ENCODE_CUH
 #define NK_SM80_ENCODE_CUH
 
 #include "cuda/encode.cuh"
 
-/* TILE_N columns, by all THREADS of the CTA. Sums lie as gated_sums<RUN> has them, barriers as for store_tile().
+/* An EPILOGUE of cuda/epilogue.cuh: gated_sums, to be encoded. */
+template <int RUN> struct encoded_gated_sums : gated_sums<RUN> {
+    static_assert(RUN % 16 == 0, "a block's gates are neighbours");
+
+    template <int COUNT> struct columns : gated_sums<RUN>::template columns<COUNT> {
+        using of_floats = typename gated_sums<RUN>::template columns<COUNT>;
+        using of_floats::of_floats;
+
+        __device__ void apply(const float *sums, float v[COUNT]) const
+        {
+            float up[COUNT];
+            load_floats<COUNT>(sums + this->first, v);
+            load_floats<COUNT>(sums + this->first + RUN, up);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                v[i] = __fmaf_rn(this->alpha1[i], v[i], this->bias1[i]);
+                up[i] = __fmaf_rn(this->alpha2[i], up[i], this->bias2[i]);
+            }
+            activate_to_encode<COUNT>(this->activation, v, up);
+        }
+    };
+};
+
+/* TILE_N columns, by all THREADS of the CTA, of what an EPILOGUE makes of the sums. Barriers are those of store_tile().
  * Whole warps go through all tokens: lanes of one that is not there help their neighbours. */
-template <int TILE_N, int THREADS, int RUN, int TILE_M, int SUMS>
-__device__ inline void encode_tile(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o,
-                                   const gated_sums<RUN> &gating, const nk_encoded_output &to)
+template <int TILE_N, int THREADS, int TILE_M, int SUMS, typename EPILOGUE>
+__device__ inline void encode_tile(const staged_tile<TILE_M, SUMS> &tile, const tile_out &o, const EPILOGUE &epilogue,
+                                   const nk_encoded_output &to)
 {
     constexpr int QUADS = TILE_N / 4, AT_ONCE = THREADS / QUADS;
-    static_assert(QUADS % 4 == 0 && RUN % 16 == 0, "a block is four threads of one token");
+    static_assert(QUADS % 4 == 0, "a block is four threads of one token");
     static_assert(THREADS % QUADS == 0 && TILE_M % AT_ONCE == 0, "a thread keeps its columns, all have as many tokens");
     const int column = threadIdx.x % QUADS * 4;
     const int64_t n = o.feature + column;
     const encoder e = encoder_of(encode_scale_of(to.global_scale));
-    const typename gated_sums<RUN>::template columns<4> columns(gating, o, column);
+    const typename EPILOGUE::template columns<4> columns(epilogue, o, column);
 #pragma unroll 1
     for (int token = threadIdx.x / QUADS; token < TILE_M; token += AT_ONCE) {
-        const float *sums = tile.of(token) + columns.first;
-        float v[4], up[4];
+        float v[4];
         uint32_t amax = 0, codes = 0;
-        load_floats<4>(sums, v);
-        load_floats<4>(sums + RUN, up);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[i] = __fmaf_rn(columns.alpha1[i], v[i], columns.bias1[i]);
-            up[i] = __fmaf_rn(columns.alpha2[i], up[i], columns.bias2[i]);
-        }
-        activate_to_encode<4>(columns.activation, v, up);
+        columns.apply(tile.of(token), v);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             amax = max(amax, __float_as_uint(fabsf(v[i])));

@@ -292,10 +292,12 @@ static nk_status sm80_launch(const gemm_desc *d, const gemm_launch *c, const nk_
     if (d->gated) {
         const gemm_gated *g = d->gated;
         gating = (sm80_gating){g->b2, g->alpha2, g->bias2, g->activation, g->encoded};
+    } else if (d->activation) {
+        gating.activation = *d->activation;
+        if (d->experts) gating.encoded = d->experts->encoded;
     }
     sm80_fill_groups(d, c, exec->workspace, &groups);
-    void *behind = d->gated || !d->activation ? &gating : (void *)(uintptr_t)d->activation;
-    return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, behind}, exec);
+    return sm80_launch_both(d, c, CUDA_EXPERT_SCAN_BYTES, (void *[]){&groups, &gating}, exec);
 }
 
 GEMM_FAMILY(sm80, gemm, NULL, SM80_GEMM_TILES, .schedules = 4, /* up to three CTAs per SM, as the table says */

@@ -13,7 +13,8 @@ typedef struct sm80_gemm_scheduler {
     float *partials; /* fp32 [partial sums][quad][thread][4] */
 } sm80_gemm_scheduler;
 
-/* What grouped_dual_gemm's kernels take behind the groups. */
+/* What the kernels of grouped_dual_gemm, and those of grouped_gemm with an activation, take behind the groups. The
+ * latter have no ups. */
 typedef struct sm80_gating {
     nk_operand ups;
     nk_alpha alpha_ups;

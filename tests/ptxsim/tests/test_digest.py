@@ -158,6 +158,7 @@ def test_operators_are_explained_whose_kernels_approximate():
         "contiguous_dual_quantized",
         "contiguous_dual_quantized_by_token",
         "contiguous_relu2",
+        "contiguous_relu2_quantized",
         "dual_gemm_by_token",
         "dual_gemm_with_biases",
         "route_by_logits",

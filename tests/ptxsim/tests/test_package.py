@@ -75,11 +75,11 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     ],
     "grouped_dual_gemm": [
         "operators/test_grouped_dual_gemm.py",
-        "operators/test_grouped_dual_quantized.py",
-        "operators/test_grouped_dual_encoded.py",
+        "operators/test_grouped_quantized.py",
+        "operators/test_grouped_encoded.py",
         "operators/test_grouped_experts.py",
         "-k",
-        "grouped_dual and not 1024",
+        "(grouped_dual or encoded or quantized) and not 1024",
     ],
     "rows alone": ["cuda/test_cuda.py", "-k", "promised"],
     "experts": [

@@ -42,7 +42,7 @@ def test_what_is_kept_found_nothing(family):
 @pytest.mark.parametrize("row", tiles.RESULTS)
 def test_every_kernel_has_a_case(row):
     """But for what runs before or after it in the same call, the gemvs of one dense matrix, and the
-    tiles that test_grouped_dual_encoded.py forces."""
+    tiles that test_grouped_encoded.py forces."""
     need(row)
     kernels, compiled = set(), build.kernels(TABLE[row].cc)
     for source in (path for of in families_of(row) for path in (build.CSRC / of).glob("*.cu")):

@@ -1,13 +1,17 @@
-"""grouped_dual_gemm with quantized=True and any activation, with and without a limit."""
+"""grouped_gemm and grouped_dual_gemm with quantized=True and any activation, with and without a
+limit."""
+
+from typing import get_args
 
 import numpy as np
 import pytest
 from encoded_calls import check_bytes, check_interval, encode
-from expert_calls import Stack, Tokens, drawn, interleaved
+from expert_calls import Matrices, Stack, Tokens, drawn, interleaved
 from generators import INFINITE, floats, from_numpy, raw, rng_of
 from rows import tiles_of
 
 import nvfp4kern
+from nvfp4kern.types import ActivationAlone
 from nvfp4kern.verify import data, reference
 
 SAME_BYTES = ("silu", "relu", "relu2", "identity")
@@ -15,6 +19,10 @@ BOUNDED = ("gelu", "gelu_tanh", "swiglu_oai")
 LIMITED = ("silu", "swiglu_oai")
 CASES = [(name, np.inf) for name in reference.ACTIVATIONS] + [(name, 7.0) for name in LIMITED]
 OTHERS = [case for case in CASES if case != ("silu", np.inf)]
+BOTH = [(Stack, *case) for case in OTHERS]
+BOTH += [(Matrices, name, np.inf) for name in ("identity", *reference.ALONE)]
+OF = {"ids": lambda value: getattr(value, "name", None)}
+of_both = pytest.mark.parametrize("experts, name, limit", BOTH, **OF)
 
 
 def gating_of(name, limit):
@@ -23,15 +31,24 @@ def gating_of(name, limit):
 
 def test_every_activation_is_tested():
     assert {*SAME_BYTES, *BOUNDED} == {*reference.ACTIVATIONS}
+    assert {name for experts, name, _ in BOTH if experts is Matrices} == {
+        *get_args(ActivationAlone)
+    }
 
 
 @pytest.mark.any_path
-@pytest.mark.parametrize("name, limit", [case for case in OTHERS if case[0] in SAME_BYTES])
-@pytest.mark.parametrize("kind", Stack.kinds)
+@pytest.mark.parametrize(
+    "experts, name, limit, kind",
+    [(*case, kind) for case in BOTH if case[1] in SAME_BYTES for kind in case[0].kinds],
+    **OF,
+)
 @pytest.mark.parametrize("offsets", ([3, 10, 10, 41], [0, 2, 2, 5]), ids=str)
-def test_exact_sums_give_the_same_bytes_on_every_backend(device, offsets, kind, name, limit):
+def test_exact_sums_give_the_same_bytes_on_every_backend(
+    device, offsets, experts, name, limit, kind
+):
     rng, n = rng_of(1), 80
-    a, stack = Tokens(rng, device, 45, 144, kind=kind), Stack(rng, device, 3, n, 144)
+    a = Tokens(rng, device, 45, 144, kind=kind)
+    stack = experts(rng, device, 3, n, 144, kind=kind)
     gating = gating_of(name, limit)
     got = encode(a, stack, offsets, global_scale=0.25, **gating)
     check_bytes(got, offsets, a.values, stack, 0.25, **gating)
@@ -55,14 +72,40 @@ def test_alphas_and_biases_come_before_it(device, name, limit, form):
     check_bytes(got, offsets, a.values, stack, inverse=4.0, bias=bias, **gating)
 
 
-@pytest.mark.parametrize("name, limit", OTHERS)
-def test_full_range_is_within_the_bound(backend, name, limit):
+@pytest.mark.any_path
+@pytest.mark.parametrize("name", ("relu2", "silu"))
+@pytest.mark.parametrize("offsets", ([0, 9, 9, 40], [0, 2, 2, 5]), ids=str)
+def test_row_scales_alphas_and_biases_of_one_matrix_come_before_it(device, offsets, name):
+    """In this order; rows of the result are made of tokens by index. Powers of two, and biases that
+    leave sums exact."""
+    rng, n, per_token = rng_of(9), 48, 2
+    a, stack = Tokens(rng, device, 23, 64), Matrices(rng, device, 3, n, 64)
+    count = offsets[-1] + 1
+    rows = drawn(rng, offsets, count, 23, per_token)
+    factors = (2.0 ** rng.integers(-2, 3, 23)).astype(np.float32)
+    alpha = (2.0 ** rng.integers(-3, 1, (3, n))).astype(np.float32)
+    bias = rng.integers(-9, 10, (3, n)).astype(np.float32)
+    options = {"rows": from_numpy(rows, device), "rows_per_token": per_token, "count": count}
+    options |= {"alpha": floats(alpha, "float32", device), "bias": floats(bias, "bfloat16", device)}
+    options |= {"row_scale": floats(factors, "float32", device), "activation": name}
+    got = encode(a, stack, offsets, global_scale=0.5, **options)
+    scaled = a.of(rows // per_token) * factors[np.clip(rows // per_token, 0, 22), None]
+    for g, w in enumerate(stack.values):
+        of = slice(offsets[g], offsets[g + 1])
+        h = reference.gemm(scaled[of], w, alpha=alpha[g], bias=bias[g]).rounded("float32")
+        codes, sf, _ = reference.quantize(reference.alone(h, name), 0.5)
+        np.testing.assert_array_equal(got[0][of], codes)
+        np.testing.assert_array_equal(got[1][of], sf)
+
+
+@of_both
+def test_full_range_is_within_the_bound(backend, experts, name, limit):
     """Of sums that round, and of activations whose last bits may differ."""
     rng, device, offsets = rng_of(3), backend.device, [0, 9, 9, 40]
     a = Tokens(rng, device, 41, 304, make=data.full_range)
-    stack = Stack(rng, device, 3, 48, 304, make=data.full_range)
+    stack = experts(rng, device, 3, 48, 304, make=data.full_range)
     for alpha, scale in ((1e-5, 0.125), (2.0**-24, None), (1e-3, 1e3)):
-        options = {"alpha": alpha, "limit": limit, "activation": name}
+        options = {"alpha": alpha} | gating_of(name, limit)
         got = encode(a, stack, offsets, global_scale=scale, **options)
         check_interval(got, offsets, stack.expect(a.values, c=backend.c, **options), scale)
 
@@ -90,20 +133,22 @@ def test_what_gpt_oss_has_is_within_the_bound(backend, name, limit):
 
 
 @pytest.mark.any_path
-@pytest.mark.parametrize("name, limit", OTHERS)
+@of_both
 @pytest.mark.parametrize("offsets", ([0, 1, 1, 2], [0, 9, 9, 140]), ids=str)
-def test_infinite_sums(device, offsets, name, limit):
+def test_infinite_sums(device, offsets, experts, name, limit):
     """Each block has one sort of gates, and others between them: -inf has no gelu, inf a limit."""
     rng, n = rng_of(5), 16 * len(INFINITE)
-    a, stack = Tokens(rng, device, offsets[-1], 64), Stack(rng, device, 3, n, 64)
+    a, stack = Tokens(rng, device, offsets[-1], 64), experts(rng, device, 3, n, 64)
     alpha1, alpha2 = np.resize(np.float32([1e-3, 1]), (3, n)), np.ones((3, n), np.float32)
     alpha1[:, ::2] = np.repeat(INFINITE, 8)
-    alpha = floats(np.concatenate([alpha1, alpha2], axis=1), "float32", device)
+    alphas = (alpha1, alpha2)[: stack.parts]
+    alpha = floats(np.concatenate(alphas, axis=1), "float32", device)
     gating = gating_of(name, limit)
     got = encode(a, stack, offsets, alpha=alpha, **gating)
     if name in SAME_BYTES:
-        return check_bytes(got, offsets, a.values, stack, alphas=(alpha1, alpha2), **gating)
-    expected = stack.expect(a.values, alpha1=alpha1, alpha2=alpha2, **gating)
+        return check_bytes(got, offsets, a.values, stack, alphas=alphas, **gating)
+    named = {"alpha1": alpha1, "alpha2": alpha2} if stack.parts == 2 else {"alpha": alpha1}
+    expected = stack.expect(a.values, **named, **gating)
     with np.errstate(all="ignore"):
         for g in range(3):
             rows = slice(offsets[g], offsets[g + 1])
@@ -114,17 +159,18 @@ def test_infinite_sums(device, offsets, name, limit):
     assert (got[1] == 0x7F).any()
 
 
-@pytest.mark.parametrize("name, limit", OTHERS)
-def test_the_bytes_of_quantize_of_our_own_results_on_the_cpu(device, name, limit):
-    """There act(h) u in float32 has the same bits whatever is made of it; silu is another."""
+@of_both
+def test_the_bytes_of_quantize_of_our_own_results_on_the_cpu(device, experts, name, limit):
+    """In float32 they have the same bits whatever is made of them; silu is another."""
     if device != "cpu" or name == "silu":
         pytest.skip("GPUs may add in another order, and silu is quantize's")
     rng, offsets = rng_of(6), [0, 9, 9, 40]
     a = Tokens(rng, device, 40, 304, make=data.full_range)
-    stack = Stack(rng, device, 3, 48, 304, make=data.full_range)
+    stack = experts(rng, device, 3, 48, 304, make=data.full_range)
     args, options = stack.call(a.tensor, a.sf, offsets, alpha=1e-4, **gating_of(name, limit))
-    got = nvfp4kern.grouped_dual_gemm(*args, **options, quantized=True, global_scale=0.01)
-    x = nvfp4kern.grouped_dual_gemm(*args, **options, out_dtype="float32")
+    function = getattr(nvfp4kern, stack.name)
+    got = function(*args, **options, quantized=True, global_scale=0.01)
+    x = function(*args, **options, out_dtype="float32")
     want = nvfp4kern.quantize(x, global_scale=0.01)
     np.testing.assert_array_equal(raw(got.data), raw(want.data))
     np.testing.assert_array_equal(raw(got.scales), raw(want.scales))
@@ -148,6 +194,19 @@ def test_hopper_has_kernels_of_its_own(gpu, name, limit, tokens):
         assert plan["kernel"].startswith("sm90_encoded_grouped_dual_gemm_")
     else:
         assert plan["kernel"] == "sm80_grouped_dual_gemm_t32_nvfp4"
+
+
+@pytest.mark.parametrize("kind", Matrices.kinds)
+@pytest.mark.parametrize("name", ("identity", "relu2"))
+def test_one_matrix_is_sm80_s(gpu, name, kind):
+    """sm90 and sm100 write no codes of it."""
+    rng = rng_of(7)
+    a = Tokens(rng, gpu.device, 9, 256, kind=kind)
+    b = Matrices(rng, gpu.device, 2, 64, 256, kind=kind)
+    plan = b.explain(a.tensor, a.sf, [0, 1, 9], quantized=True, activation=name)
+    assert plan["kernel"].startswith("sm80_activated_grouped_gemm_t32_")
+    declined = None if gpu.name == "sm80" else f"{gpu.name}: it writes no codes"
+    assert plan.get("declined") == declined and plan["batch_invariant"]
 
 
 def test_silu_keeps_its_kernels(gpu):
