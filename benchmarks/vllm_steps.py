@@ -13,7 +13,7 @@ def by_step(events):
     at = sorted(
         (e.name, e.time_range.start, e.time_range.elapsed_us())
         for e in events
-        if e.device_type == cuda and e.name != STEP
+        if e.device_type == cuda and e.name != STEP and not e.is_user_annotation
     )
     steps = [e.time_range for e in events if e.device_type != cuda and e.name == STEP]
     found = [[one for one in at if step.start <= one[1] < step.end] for step in steps]

@@ -21,17 +21,17 @@ SMALL = "--device cpu --eager --rounds 2 --steps 3 --prompt 20 --profile 3 --bat
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
-@pytest.mark.parametrize("model", SHAPES)
-def test_an_engine_that_does_not_come_up_leaves_the_others(tmp_path, monkeypatch, capsys, model):
-    """vLLM has no kernel of its own for these weights on a CPU."""
+@pytest.mark.parametrize("model, missing", [("dense", ["marlin"]), ("mixture", [])])
+def test_engines_are_checked_and_timed(tmp_path, monkeypatch, capsys, model, missing):
+    """One that does not come up leaves the others: vLLM has no kernel for this on a CPU."""
     monkeypatch.setattr(vllm_engine, "SHAPES", SHAPES)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     result = tmp_path / "result.json"
-    words = [model, *SMALL, "--engines", "marlin", "nvfp4kern", "--json", str(result)]
-    assert vllm_engine.main(words) == 2
+    words = [model, *SMALL, "--engines", *missing, "nvfp4kern", "--json", str(result)]
+    assert vllm_engine.main(words) == (2 if missing else 0)
     said, found = capsys.readouterr().out, json.loads(result.read_text())
-    assert "marlin: its process ended" in said
+    assert ("marlin: its process ended" in said) is bool(missing)
     assert [(row["batch"], row["engine"]) for row in found["rows"]] == [
         (1, "nvfp4kern"), (3, "nvfp4kern"),
     ]  # fmt: skip
@@ -73,10 +73,10 @@ def test_all_modules_run_by_the_kernels_of_the_engine(modules, right):
     assert vllm_engine.runs_by_its_kernels(remote, SHAPES["dense"], facts) is right
 
 
-def event(name, start, end, gpu=True):
+def event(name, start, end, gpu=True, marks=False):
     kind = torch.autograd.DeviceType.CUDA if gpu else torch.autograd.DeviceType.CPU
     time = SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start)
-    return SimpleNamespace(name=name, device_type=kind, time_range=time)
+    return SimpleNamespace(name=name, device_type=kind, time_range=time, is_user_annotation=marks)
 
 
 def test_a_step_has_the_kernels_that_began_in_it():
@@ -88,6 +88,7 @@ def test_a_step_has_the_kernels_that_began_in_it():
         ("product", 9, 10),
     ]
     events = [event(*each) for each in kernels] + [event("attention", 20, 21)]
+    events.append(event("a region of torch's", 2, 3, marks=True))
     events += [
         event(vllm_steps.STEP, *at, gpu) for at in ((0, 12), (13, 30)) for gpu in (True, False)
     ]
