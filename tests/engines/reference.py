@@ -1,6 +1,7 @@
 """Log probabilities of transformers with our layers, of tokens that vLLM chose."""
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import nvfp4kern.transformers as nt
@@ -12,6 +13,20 @@ def open_model(folder, dtype=torch.bfloat16, **options):
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options).eval()
     finally:
         nt.hand_back()
+
+
+def add_adapter(model, folder):
+    """checkpoints.make_adapter's: what its layers add is computed in float32."""
+    tensors = load_file(f"{folder}/adapter_model.safetensors")
+    for name, a in tensors.items():
+        layer = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        if layer + ".lora_A.weight" in name:
+            b = 2 * tensors[name.replace("lora_A", "lora_B")]  # lora_alpha / r
+
+            def add(_, inputs, out, a=a, b=b):
+                return out + (inputs[0].float() @ a.T @ b.T).to(out.dtype)
+
+            model.get_submodule(layer).register_forward_hook(add)
 
 
 def logprobs(model, prompts, tokens):

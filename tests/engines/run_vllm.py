@@ -3,8 +3,9 @@
     python run_vllm.py JOB.json
 
 The job: "runs", options of vllm.LLM for each, and "reload", a folder whose weights take the place
-of the first ones after those have run, or are refused; "environment", variables beside ENVIRONMENT;
-"prompts", token ids; "tokens", how many to make of each; "result", the path of a JSON file.
+of the first ones after those have run and are forgotten, or are refused, and "lora", a folder of an
+adapter; "environment", variables beside ENVIRONMENT; "prompts", token ids; "tokens", how many to
+make of each; "result", the path of a JSON file.
 
 The result, for each run: the tokens and their log probabilities, prompt by prompt; "methods", on
 each rank the classes of the layers' methods by a layer's name; or "refused", what a reload raised.
@@ -15,6 +16,8 @@ import json
 import os
 import sys
 from pathlib import Path
+
+import torch
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -44,12 +47,22 @@ def methods(model):
     return found
 
 
+def forget(model):
+    """What sleep of level 2 leaves: memory of any content in the place of all parameters."""
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan if parameter.is_floating_point() else 255)
+
+
 def run(options, job):
-    from run_vllm import methods  # __main__'s would not be found by other processes
+    from run_vllm import forget, methods  # __main__'s would not be found by other processes
     from vllm import LLM, SamplingParams
+    from vllm.lora.request import LoRARequest
 
     options = dict(options)
-    other = options.pop("reload", None)
+    other, lora = options.pop("reload", None), options.pop("lora", None)
+    if lora is not None:
+        options |= {"enable_lora": True, "max_lora_rank": 8}
+        lora = LoRARequest("adapter", 1, lora)
     llm = LLM(**OPTIONS, **options)
     wanted = SamplingParams(
         max_tokens=job["tokens"], temperature=0, detokenize=False, logprobs=0, ignore_eos=True
@@ -57,13 +70,15 @@ def run(options, job):
     prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
     if other is not None:
         llm.generate(prompts, wanted, use_tqdm=False)
+        llm.apply_model(forget)
         try:
             llm.collective_rpc("reload_weights", kwargs={"weights_path": other})
         except ValueError as e:
             llm.llm_engine.engine_core.shutdown()
             return {"refused": str(e)}
         llm.reset_prefix_cache()
-    made = [each.outputs[0] for each in llm.generate(prompts, wanted, use_tqdm=False)]
+    made = llm.generate(prompts, wanted, use_tqdm=False, lora_request=lora)
+    made = [each.outputs[0] for each in made]
     result = {
         "tokens": [list(each.token_ids) for each in made],
         "logprobs": [

@@ -101,17 +101,19 @@ def expected_methods(folder):
     return found
 
 
-def check(result, run, ranks=1, methods=None):
+def check(result, run, ranks=1):
     """Methods are ours on all ranks, and log probabilities those of transformers."""
-    from reference import largest_difference, logprobs, open_model
+    from reference import add_adapter, largest_difference, logprobs, open_model
 
     folder, dtype = run.get("reload", run["model"]), run["dtype"]
     assert len(result["methods"]) == ranks
     for of_rank in result["methods"]:
-        expected = methods or expected_methods(folder)
+        expected = expected_methods(folder)
         assert {name: of_rank.get(name) for name in expected} == expected, of_rank
     assert [len(ids) for ids in result["tokens"]] == [TOKENS] * len(PROMPTS)
     model = open_model(folder, getattr(torch, dtype))
+    if "lora" in run:
+        add_adapter(model, run["lora"])
     expected = logprobs(model, PROMPTS, result["tokens"])
     difference = largest_difference(result["logprobs"], expected)
     assert difference < BOUNDS[dtype], (difference, result["logprobs"], expected)
@@ -138,8 +140,13 @@ CASES = {
     "reload": ("llama", "ct-w4a4", {"seed": 1, "spread": False}, {"reload": {}}),
     "reload mixture": ("qwen3_moe", "modelopt-w4a16", {"seed": 1}, {"reload": {}}),
     "mixed": ("qwen3_moe", "modelopt-mixed", {}, {}),
+    "adapter": ("llama", "ct-w4a16", {}, {"lora": ("q_proj", "v_proj", "o_proj", "down_proj")}),
+    "latent": ("deepseek_v3", "modelopt-w4a16", {}, {}),
 }
-"""architecture, form, options of the checkpoint, and of vLLM; "reload" has those of the second."""
+"""architecture, form, options of the checkpoint, and of vLLM; "reload" has those of the second, and
+"lora" the layers of an adapter."""
+NOT_OF_TRANSFORMERS = ("mixed", "latent")
+"""Tests of their own say what these are compared with."""
 REFUSED = {
     "llama": (
         "ct-w4a4",
@@ -170,16 +177,21 @@ def in_one_process(folder, tmp_path_factory):
         more = dict(more)
         if "reload" in more:
             more["reload"] = folder(name, form, **more["reload"])
+        if "lora" in more:
+            at = tmp_path_factory.mktemp("adapter")
+            more["lora"] = checkpoints.make_adapter(at, name, more["lora"])
         runs[case] = run_of(folder(name, form, **options), form, **more)
     for name, (form, tensor, *_) in REFUSED.items():
         lacking = without(folder(name, form), tensor, tmp_path_factory.mktemp(f"lacking-{name}"))
         runs[f"refused {name}"] = run_of(folder(name, form), form, reload=lacking)
+    plain = checkpoints.make_plain(tmp_path_factory.mktemp("plain"), runs["latent"]["model"])
+    runs["latent, dequantised"] = runs["latent"] | {"model": plain}
     results = in_vllm(list(runs.values()), tmp_path_factory.mktemp("one-process"))
     return dict(zip(runs, zip(runs.values(), results, strict=True), strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:.*the maximum over the other experts:UserWarning")
-@pytest.mark.parametrize("case", [case for case in CASES if case != "mixed"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in NOT_OF_TRANSFORMERS])
 def test_log_probabilities_are_those_of_transformers(in_one_process, case):
     run, result = in_one_process[case]
     check(result, run)
@@ -206,6 +218,25 @@ def test_mixed_precision_leaves_the_rest_to_vllm(in_one_process):
     own = ("ModelOptLinearMethod", "ModelOptFp8LinearMethod")  # of vLLM from 0.30 on, and before
     for name, ours in expected.items():
         assert found[name] in (own if name.endswith("o_proj") else [ours]), (name, found)
+
+
+def test_latent_attention_is_that_of_the_dequantised_weights(in_one_process):
+    """MLA, dense and shared experts, and a router with groups. vLLM's DeepSeek of a CPU is not
+    transformers', with plain weights, too."""
+    from reference import largest_difference
+
+    (run, ours), (_, plain) = in_one_process["latent"], in_one_process["latent, dequantised"]
+    assert ours["tokens"] == plain["tokens"]
+    assert largest_difference(ours["logprobs"], plain["logprobs"]) < BOUNDS[run["dtype"]]
+    found = {name for name, of in ours["methods"][0].items() if of.startswith("NVFP4Kern")}
+    attention = ("fused_qkv_a_proj", "q_b_proj", "kv_b_proj", "o_proj")
+    expected = {f"model.layers.{i}.self_attn.{name}" for i in (0, 1) for name in attention}
+    mlp = ("0.mlp", "1.mlp.shared_experts")
+    expected |= {
+        f"model.layers.{at}.{name}" for at in mlp for name in ("gate_up_proj", "down_proj")
+    }
+    assert found == expected | {"model.layers.1.mlp.experts.routed_experts"}
+    assert not any(of.startswith("NVFP4Kern") for of in plain["methods"][0].values())
 
 
 def test_formats_have_the_same_bits(in_one_process):

@@ -160,6 +160,35 @@ def test_mla_gets_its_weight(names):
     assert torch.equal(got.T, expected)
 
 
+@pytest.mark.parametrize("form", ["modelopt", "mixed", "compressed"])
+def test_the_layer_of_mla_keeps_inputs_whatever_the_files_say(form):
+    from vllm.model_executor.layers.linear import LinearBase
+
+    from nvfp4kern.vllm import configs
+
+    prefixes = [f"model.layers.0.self_attn.{name}" for name in ("q_b_proj", "kv_b_proj")]
+    layer = object.__new__(LinearBase)
+    if form == "compressed":
+        values = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+        values |= {"symmetric": True, "dynamic": False}
+        group = {"weights": values, "input_activations": values | {"dynamic": "local"}}
+        group |= {"targets": ["re:.*proj"], "format": "nvfp4-pack-quantized"}
+        config = configs.NVFP4KernCompressedTensorsConfig.from_config(
+            {"format": "nvfp4-pack-quantized", "config_groups": {"group_0": group}, "ignore": []}
+        )
+        found = [config.get_scheme(layer, prefix) for prefix in prefixes]
+    else:
+        kind, algorithm = configs.NVFP4KernModelOptConfig, "NVFP4"
+        if form == "mixed":
+            kind, algorithm = configs.NVFP4KernMixedConfig, "MIXED_PRECISION"
+        layers = {prefix: {"quant_algo": "NVFP4", "group_size": 16} for prefix in prefixes}
+        config = kind.from_config(
+            {"quant_method": "modelopt", "quant_algo": algorithm, "quantized_layers": layers}
+        )
+        found = [config.get_quant_method(layer, prefix) for prefix in prefixes]
+    assert [each.w4a4 for each in found] == [True, False]
+
+
 # --- Experts ---
 
 HIDDEN, INNER, EXPERTS = 64, 48, 4
