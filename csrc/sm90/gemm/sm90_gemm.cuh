@@ -282,13 +282,15 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
                                       const nk_token_rows &rows, const tile_coord &tile, const consumer &c,
                                       const lane_factors &f, int first_n8, float (&sums)[N])
 {
+    const auto scaled = [&](int n8, auto &sums) { return scale_sums<C>(p, params, rows, tile, n8, sums); };
     if constexpr (C::ENCODER_WARPS > 0) {
+        const float scale = scaled(first_n8, sums);
         if (C::ACTIVATED || p.encoded.wanted)
-            encode_gated_tile<C>(s, p, params, rows, tile, c, f, sums);
+            encode_gated_tile<C>(s, p, tile, c, f, scale, sums);
         else
-            store_gemm_tile<C>(p, params, rows, tile, c, f, first_n8, sums);
+            store_gemm_tile<C>(p, params, tile, c, f, scale, first_n8, sums);
     } else if constexpr (C::CLUSTER == 1) {
-        store_gemm_tile<C>(p, params, rows, tile, c, f, first_n8, sums);
+        store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, sums), first_n8, sums);
     } else if constexpr (C::BOTH_CTAS_STORE) { /* CTA 1 the upper half */
         const int rank = (int)cluster_ctarank(), sender = C::WARPGROUPS * c.consumer_group + c.warpgroup;
         float ours[N / 2], theirs[N / 2];
@@ -296,14 +298,15 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
         barrier_cluster_wait();
         send_partial_sums(s, sender, c.thread, theirs);
         add_peer_sums(s, sender, c.thread, ours);
-        store_gemm_tile<C>(p, params, rows, tile, c, f, first_n8 + rank * (N / 8), ours);
+        first_n8 += rank * (N / 8);
+        store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, ours), first_n8, ours);
     } else { /* CTA i stores what consumer group i has */
         barrier_cluster_wait();
         if ((int)cluster_ctarank() != c.consumer_group) {
             send_partial_sums(s, c.warpgroup, c.thread, sums);
         } else {
             add_peer_sums(s, c.warpgroup, c.thread, sums);
-            store_gemm_tile<C>(p, params, rows, tile, c, f, first_n8, sums);
+            store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, sums), first_n8, sums);
         }
     }
 }

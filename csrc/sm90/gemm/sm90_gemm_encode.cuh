@@ -45,9 +45,8 @@ __device__ inline void activate_window(const nk_activation &activation, float sc
  * Once transposed, a lane has two features of token lane / 4 of each n8 group. Byte i of `factors` is the scale factor
  * in n8 group i of the window. */
 template <class C, int N>
-__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_params &params,
-                                         const nk_token_rows &rows, const tile_coord &tile, const consumer &c,
-                                         const lane_factors &f, float (&sums)[N])
+__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const tile_coord &tile,
+                                         const consumer &c, const lane_factors &f, float scale, float (&sums)[N])
 {
     const int cta_warp = 4 * (C::WARPGROUPS * c.consumer_group + c.warpgroup) + c.warp,
               pair = BARRIER_PAIRS + cta_warp / 2;
@@ -61,7 +60,6 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
     for_each_window<16>(sums, tile.m_end - tile.m, [&](auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
         uint32_t factors = 0;
-        const float scale = scale_window<C>(p, params, rows, tile, tile.m + 8 * done, window);
         if constexpr (C::ACTIVATED) activate_window(p.activation, scale, f, window);
 #pragma unroll
         for (int i = 0; i < N8S; i++) {

@@ -90,25 +90,25 @@ template <int MOST, int N, typename F> __device__ inline void for_each_window(fl
     }
 }
 
-/* Multiplies a window's sums, of the tokens from `token` on, by mma_scale and then row_scale, if there is one. Returns
- * what they are yet to be multiplied by. A lane reads the factor of one token in 32. kept(): what depends on the lane
- * would take registers of the main loop. */
+/* Multiplies sums, of the n8 groups from first_n8 on, by mma_scale and then row_scale, if there is one. Returns what
+ * they are yet to be multiplied by. A lane reads the factor of one token in 32. kept(): what depends on the lane would
+ * take registers of the main loop. */
 template <class C, typename P, int N>
-__device__ inline float scale_window(const P &p, const sm90_gemm_params &params, const nk_token_rows &rows,
-                                     const tile_coord &tile, int64_t token, float (&window)[N])
+__device__ inline float scale_sums(const P &p, const sm90_gemm_params &params, const nk_token_rows &rows,
+                                   const tile_coord &tile, int first_n8, float (&sums)[N])
 {
     const nk_row_scale &scale = p.row_scale;
-    if (!scale.data) return params.mma_scale;
+    const int token = tile.m + 8 * first_n8, end = (int)m_end_of<C>(tile, p.m);
+    if (!scale.data || token >= end) return params.mma_scale;
 #pragma unroll
     for (int first = 0; first < N; first += 16) {
-        const int lane = (int)kept(threadIdx.x % 32);
-        const int row = min((int)token + 2 * first + lane, (int)m_end_of<C>(tile, p.m) - 1);
+        const int lane = (int)kept(threadIdx.x % 32), row = min(token + 2 * first + lane, end - 1);
         const int64_t from = rows.data ? nk_token_of(rows.data[row], rows.per_token, rows.tokens) : row;
         const float factor = scale.data[batch_of<C>(tile) * scale.batch_stride + from * scale.stride];
 #pragma unroll
         for (int i = first; i < first + 16 && i < N; i++)
-            window[i] = __fmul_rn(__shfl_sync(~0u, factor, (i - first) / 4 * 8 + lane % 4 * 2 + i % 2),
-                                  window[i] * params.mma_scale);
+            sums[i] = __fmul_rn(__shfl_sync(~0u, factor, (i - first) / 4 * 8 + lane % 4 * 2 + i % 2),
+                                sums[i] * params.mma_scale);
     }
     return 1;
 }
@@ -167,11 +167,11 @@ __device__ inline void read_gated_biases(const P &p, const tile_coord &tile, con
     f.bias[1] = bias_at(bias_of<C>(p.bias2, tile), n);
 }
 
-/* gemm: `sums` are of the n8 groups from first_n8 on. */
+/* gemm: `sums` are of the n8 groups from first_n8 on, and are to be multiplied by `scale`. */
 template <class C, int N>
-__device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_params &params,
-                                       const nk_token_rows &rows, const tile_coord &tile, const consumer &c,
-                                       const lane_factors &f, int first_n8, float (&sums)[N])
+__device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_params &params, const tile_coord &tile,
+                                       const consumer &c, const lane_factors &f, float scale, int first_n8,
+                                       float (&sums)[N])
 {
     const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
@@ -179,7 +179,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     const nk_output &d = p.d;
     const bool vectors = has_vector_rows(d, p.n, 8), half = d.dtype == NK_F16;
     /* Of a window, in place: a switch for each four sums would be long. */
-    auto activate_window = [&](auto &window, float scale) {
+    auto activate_window = [&](auto &window) {
         if constexpr (C::ACTIVATED) {
             constexpr int COUNT = (int)(sizeof window / 4);
 #pragma unroll
@@ -188,7 +188,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
             activate_alone<COUNT>((nk_activation_kind)params.activation, window);
         }
     };
-    auto values = [&](const float *sums4, float scale, float v[4]) {
+    auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
             v[j] = C::ACTIVATED ? sums4[j] : __fmaf_rn(f.alpha[j / 2], sums4[j] * scale, f.bias[j / 2]);
@@ -198,12 +198,11 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
         const int64_t feature = first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4;
         uint8_t *at = output_at(d, batch, token + c.lane / 4, feature);
         for_each_window<MOST>(sums, end - token, [&](auto &window, int done) {
-            const float scale = scale_window<C>(p, params, rows, tile, token + 8 * done, window);
-            activate_window(window, scale);
+            activate_window(window);
 #pragma unroll
             for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
                 float v[4];
-                values(window + 4 * i, scale, v);
+                values(window + 4 * i, v);
                 const uint2 four = row_vector(half, v);
                 if (feature < p.n && token + 8 * (done + i) + c.lane / 4 < end) *(uint2 *)at = four;
             }
@@ -212,13 +211,12 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     }
     lane_stores out(d, batch, token, {first + c.lane / 4, first + c.lane / 4 + 8}, p.n);
     for_each_window<C::ACTIVATED ? 8 : 16>(sums, end - token, [&](auto &window, int done) {
-        const float scale = scale_window<C>(p, params, rows, tile, token + 8 * done, window);
-        activate_window(window, scale);
+        activate_window(window);
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++) {
             const int64_t remaining = end - token - 8 * (done + i);
             float v[4];
-            values(window + 4 * i, scale, v);
+            values(window + 4 * i, v);
             out.store(0, d.dtype, v, remaining);
             out.store(1, d.dtype, v + 2, remaining);
         }
@@ -227,8 +225,8 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
 
 /* dual_gemm, grouped_dual_gemm: a warp has eight features, so a lane stores a vector of two. */
 template <class C, typename P, int N>
-__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &params, const nk_token_rows &rows,
-                                       const tile_coord &tile, const consumer &c, const lane_factors &f, int first_n8,
+__device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &params, const tile_coord &tile,
+                                       const consumer &c, const lane_factors &f, float scale, int first_n8,
                                        float (&sums)[N])
 {
     const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4;
@@ -239,9 +237,8 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
     const int64_t feature = first + 2 * (c.lane % 4);
     uint8_t *at = output_at(d, batch, token + c.lane / 4, feature);
     lane_stores out(d, batch, token, {n, n}, p.n);
-    for_each_window<C::EXPERTS ? 16 : 32>(sums, end - token, [&](auto &window, int done) {
+    for_each_window<C::EXPERTS ? 16 : 32>(sums, end - token, [&](const auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
-        const float scale = scale_window<C>(p, params, rows, tile, token + 8 * done, window);
         float v[2 * N8S], up[2 * N8S]; /* of all groups, so that one's latency hides in the others */
 #pragma unroll
         for (int i = 0; i < 2 * N8S; i++) {
