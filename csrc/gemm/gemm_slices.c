@@ -50,7 +50,12 @@ static void move_output(nk_output *out, int64_t batch, int64_t row)
     if (out->data) out->data += batch * out->batch_stride + row * out->row_stride;
 }
 
-static void move_tokens(nk_operand *a, nk_output *out, int64_t k, int64_t batch, int64_t row)
+static void move_row_scale(nk_row_scale *scale, int64_t batch, int64_t row)
+{
+    if (scale->data) scale->data += batch * scale->batch_stride + row * scale->stride;
+}
+
+static void move_tokens(nk_operand *a, nk_output *out, nk_row_scale *scale, int64_t k, int64_t batch, int64_t row)
 {
     const int64_t atom_row_bytes = nk_sf_padded_cols(k / NK_SF_VEC) * NK_SF_ATOM_ROWS;
     move_batch(a, batch);
@@ -58,6 +63,7 @@ static void move_tokens(nk_operand *a, nk_output *out, int64_t k, int64_t batch,
     a->sf =
         moved(a->sf, a->sf_layout == NK_SF_LINEAR ? row * a->sf_row_stride : row / NK_SF_ATOM_ROWS * atom_row_bytes);
     move_output(out, batch, row);
+    move_row_scale(scale, batch, row);
 }
 
 /* Gathered rows move in their index. Blocked scale factors stay: they follow tokens, or whole experts. */
@@ -74,6 +80,7 @@ static void move_rows_of_experts(nk_grouped_gemm_problem *e, int64_t row)
         e->rows.data += row;
         return;
     }
+    move_row_scale(&e->all.row_scale, 0, row);
     a->data = moved(a->data, row * a->row_stride);
     if (a->sf_layout == NK_SF_LINEAR) a->sf = moved(a->sf, row * a->sf_row_stride);
 }
@@ -95,6 +102,7 @@ static void slice_of_experts(const gemm_desc *d, int64_t row, int64_t rows, gemm
     c->gated.a = c->experts.all.a;
     c->gated.d = c->experts.all.d;
     c->gated.encoded = c->experts.encoded;
+    c->gated.row_scale = c->experts.all.row_scale;
     c->desc.gated = &c->gated;
     c->desc.params = &c->gated;
     c->desc.up = &c->gated.b2;
@@ -112,14 +120,14 @@ static void slice_of(const gemm_desc *d, const gemm_slices *s, int64_t batch, in
         c->dual.m = rows;
         move_batch(&c->dual.b1, batch);
         move_batch(&c->dual.b2, batch);
-        move_tokens(&c->dual.a, &c->dual.d, c->dual.k, batch, row);
+        move_tokens(&c->dual.a, &c->dual.d, &c->dual.row_scale, c->dual.k, batch, row);
         gemm_describe_dual_gemm(&c->dual, c);
     } else {
         c->gemm = *d->gemm;
         c->gemm.l = batches;
         c->gemm.m = rows;
         move_batch(&c->gemm.b, batch);
-        move_tokens(&c->gemm.a, &c->gemm.d, c->gemm.k, batch, row);
+        move_tokens(&c->gemm.a, &c->gemm.d, &c->gemm.row_scale, c->gemm.k, batch, row);
         gemm_describe_gemm(&c->gemm, c);
     }
 }

@@ -422,13 +422,13 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
                               .release_first = weights_first};
     sm90_gemm_experts experts = {.wait_first = weights_first};
     if (g) {
-        tokens.rows = g->rows;
         experts = (sm90_gemm_experts){.offsets = g->offsets,
                                       .count = g->groups,
                                       .token_sf_bytes = g->a_sf_bytes,
                                       .rows = d->slice.rows,
                                       .first_row = (int32_t)d->slice.first_row,
-                                      .wait_first = weights_first};
+                                      .wait_first = weights_first,
+                                      .token_rows = g->rows};
     }
     sm90_gemm_maps maps;
     NK_TRY(sm90_gemm_encode_maps(d, t, &params, &tokens, &maps));

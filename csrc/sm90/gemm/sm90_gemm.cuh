@@ -8,6 +8,7 @@
  *   grouped_dual_gemm  the dual_gemm of each expert's tokens. Row n of B2 is row N + n of the expert's matrix; or row
  *                      2 n + 1, and row n of B1 is row 2 n. The output may be NVFP4 in place of convert
  *                      (sm90_gemm_encode.cuh)
+ *   row_scale          if given, fl(row_scale[token] * sum) takes the place of each sum
  *
  * Operands are swapped: weights are A of wgmma, from registers, so its M is our N; tokens are its B, from shared
  * memory, so its N is our M. A weight's codes are loaded to shared memory and decoded in registers. Tokens have 16
@@ -278,16 +279,18 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
  * group stores or sends. */
 template <class C, typename P, int N>
 __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_params &params,
-                                      const tile_coord &tile, const consumer &c, const lane_factors &f, int first_n8,
-                                      float (&sums)[N])
+                                      const nk_token_rows &rows, const tile_coord &tile, const consumer &c,
+                                      const lane_factors &f, int first_n8, float (&sums)[N])
 {
+    const auto scaled = [&](int n8, auto &sums) { return scale_sums<C>(p, params, rows, tile, n8, sums); };
     if constexpr (C::ENCODER_WARPS > 0) {
+        const float scale = scaled(first_n8, sums);
         if (C::ACTIVATED || p.encoded.wanted)
-            encode_gated_tile<C>(s, p, params, tile, c, f, sums);
+            encode_gated_tile<C>(s, p, tile, c, f, scale, sums);
         else
-            store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
+            store_gemm_tile<C>(p, params, tile, c, f, scale, first_n8, sums);
     } else if constexpr (C::CLUSTER == 1) {
-        store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
+        store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, sums), first_n8, sums);
     } else if constexpr (C::BOTH_CTAS_STORE) { /* CTA 1 the upper half */
         const int rank = (int)cluster_ctarank(), sender = C::WARPGROUPS * c.consumer_group + c.warpgroup;
         float ours[N / 2], theirs[N / 2];
@@ -295,14 +298,15 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
         barrier_cluster_wait();
         send_partial_sums(s, sender, c.thread, theirs);
         add_peer_sums(s, sender, c.thread, ours);
-        store_gemm_tile<C>(p, params, tile, c, f, first_n8 + rank * (N / 8), ours);
+        first_n8 += rank * (N / 8);
+        store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, ours), first_n8, ours);
     } else { /* CTA i stores what consumer group i has */
         barrier_cluster_wait();
         if ((int)cluster_ctarank() != c.consumer_group) {
             send_partial_sums(s, c.warpgroup, c.thread, sums);
         } else {
             add_peer_sums(s, c.warpgroup, c.thread, sums);
-            store_gemm_tile<C>(p, params, tile, c, f, first_n8, sums);
+            store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, sums), first_n8, sums);
         }
     }
 }
@@ -312,8 +316,8 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <class C, typename P>
-__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const gemm_tile_scheduler &scheduler,
-                                     k_range k, int warpgroup)
+__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const nk_token_rows &rows,
+                                     const gemm_tile_scheduler &scheduler, k_range k, int warpgroup)
 {
     const consumer c = consumer_of<C>(warpgroup);
     const smem_addresses<C> at(s);
@@ -330,15 +334,15 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const g
         if constexpr (C::CTA_SPLIT_K == 2) {
             float ours[C::ACCUMULATORS / 2];
             reduce_consumer_groups<C>(s, c, sums, ours);
-            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, f, c.consumer_group * C::OWN_N8S, ours);
+            wgmma_epilogue<C>(s, p, scheduler.params, rows, tile, c, f, c.consumer_group * C::OWN_N8S, ours);
         } else {
-            wgmma_epilogue<C>(s, p, scheduler.params, tile, c, f, 0, sums);
+            wgmma_epilogue<C>(s, p, scheduler.params, rows, tile, c, f, 0, sums);
         }
     });
 }
 
 template <class C>
-__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &list,
+__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &list, const nk_token_rows &rows,
                                      const gemm_tile_scheduler &scheduler, k_range, int warpgroup)
 {
     const consumer c = consumer_of<C>(warpgroup);
@@ -352,7 +356,7 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &li
         C::TILE_MS::call(g.tile_m_index, [&](auto tile_m) {
             float sums[tile_m.TILE_M / 2];
             wgmma_mainloop(s, at, reader, 0, 1, k_tiles_of_cta<C>(g.params), c, r, sums);
-            wgmma_epilogue<C>(s, g.gemm, g.params, tile, c, f, 0, sums);
+            wgmma_epilogue<C>(s, g.gemm, g.params, rows, tile, c, f, 0, sums);
         });
     });
 }
@@ -414,7 +418,7 @@ __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_ma
     } else {
         if (C::HAS_PRODUCER_WARPGROUP)
             setmaxnreg_inc<C::WARPGROUPS == 4 ? 104 : C::WARPGROUPS == 3 ? 152 : C::LIST ? 216 : 224>();
-        consume_tiles<C>(s, p, scheduler, k, warpgroup);
+        consume_tiles<C>(s, p, experts.token_rows, scheduler, k, warpgroup);
     }
     griddepcontrol_wait(); /* by all threads: the next kernel relies on it */
     if (C::CLUSTER == 2 && warpgroup == C::WARPGROUPS * C::CONSUMER_GROUPS)

@@ -134,10 +134,11 @@ typedef struct sm90_expert_maps {
 typedef struct sm90_gemm_experts {
     const int32_t *offsets; /* NULL: no experts */
     int64_t count;
-    int64_t token_sf_bytes; /* of the buffer of blocked scale factors */
-    int64_t rows;           /* of all slices */
-    int32_t first_row;      /* of this one */
-    bool wait_first;        /* reads no offset before the previous kernels have ended */
+    int64_t token_sf_bytes;   /* of the buffer of blocked scale factors */
+    int64_t rows;             /* of all slices */
+    int32_t first_row;        /* of this one */
+    bool wait_first;          /* reads no offset before the previous kernels have ended */
+    nk_token_rows token_rows; /* of the operand, if they are gathered */
 } sm90_gemm_experts;
 
 /* Prepared tokens, as the prologue kernel (sm90_prepare_a_*) writes them to the workspace: [L][M][K rounded up to whole
@@ -148,7 +149,6 @@ typedef struct sm90_prepared_a {
     int64_t rows_with_spare; /* of lists unused */
     int32_t k_steps;         /* of a row */
     bool release_first;      /* lets the GEMM start before the prologue kernel itself waits */
-    nk_token_rows rows;      /* of the operand, if they are gathered */
 } sm90_prepared_a;
 
 #define SM90_PREPARE_A_THREADS 256 /* of the prologue kernel, at most; each writes 16 bytes of each row */

@@ -24,16 +24,16 @@ __device__ inline void transpose_8x8(float v[2])
     v[1] = __uint_as_float(__byte_perm(low, high, 0x7632));
 }
 
-/* Activates the sums of a window, in place of the gates: two of each n8 group. */
-template <class C, int N>
-__device__ inline void activate_window(const nk_activation &activation, const sm90_gemm_params &params,
-                                       const lane_factors &f, float (&window)[N])
+/* Activates the sums of a window times `scale`, in place of the gates: two of each n8 group. */
+template <int N>
+__device__ inline void activate_window(const nk_activation &activation, float scale, const lane_factors &f,
+                                       float (&window)[N])
 {
     float h[N / 2], u[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
-        h[i] = __fmaf_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * params.mma_scale, f.bias[0]);
-        u[i] = __fmaf_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale, f.bias[1]);
+        h[i] = __fmaf_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * scale, f.bias[0]);
+        u[i] = __fmaf_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * scale, f.bias[1]);
     }
     activate_to_encode<N / 2>(activation, h, u);
 #pragma unroll
@@ -45,9 +45,8 @@ __device__ inline void activate_window(const nk_activation &activation, const sm
  * Once transposed, a lane has two features of token lane / 4 of each n8 group. Byte i of `factors` is the scale factor
  * in n8 group i of the window. */
 template <class C, int N>
-__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const sm90_gemm_params &params,
-                                         const tile_coord &tile, const consumer &c, const lane_factors &f,
-                                         float (&sums)[N])
+__device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gated &p, const tile_coord &tile,
+                                         const consumer &c, const lane_factors &f, float scale, float (&sums)[N])
 {
     const int cta_warp = 4 * (C::WARPGROUPS * c.consumer_group + c.warpgroup) + c.warp,
               pair = BARRIER_PAIRS + cta_warp / 2;
@@ -61,14 +60,14 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
     for_each_window<16>(sums, tile.m_end - tile.m, [&](auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
         uint32_t factors = 0;
-        if constexpr (C::ACTIVATED) activate_window<C>(p.activation, params, f, window);
+        if constexpr (C::ACTIVATED) activate_window(p.activation, scale, f, window);
 #pragma unroll
         for (int i = 0; i < N8S; i++) {
             float *v = window + 4 * i;
 #pragma unroll
             for (int j = 0; j < 2 && !C::ACTIVATED; j++)
-                v[j] = gated_value(__fmaf_rn(f.alpha[0], v[j] * params.mma_scale, f.bias[0]),
-                                   __fmaf_rn(f.alpha[1], v[2 + j] * params.mma_scale, f.bias[1]));
+                v[j] = gated_value(__fmaf_rn(f.alpha[0], v[j] * scale, f.bias[0]),
+                                   __fmaf_rn(f.alpha[1], v[2 + j] * scale, f.bias[1]));
             transpose_8x8(v);
             const uint32_t amax = max(__float_as_uint(fabsf(v[0])), __float_as_uint(fabsf(v[1])));
             factors |= sf_of_amax(e, quad_max(amax)) << 8 * i;

@@ -90,6 +90,29 @@ template <int MOST, int N, typename F> __device__ inline void for_each_window(fl
     }
 }
 
+/* Multiplies sums, of the n8 groups from first_n8 on, by mma_scale and then row_scale, if there is one. Returns what
+ * they are yet to be multiplied by. A lane reads the factor of one token in 32. kept(): what depends on the lane would
+ * take registers of the main loop. */
+template <class C, typename P, int N>
+__device__ inline float scale_sums(const P &p, const sm90_gemm_params &params, const nk_token_rows &rows,
+                                   const tile_coord &tile, int first_n8, float (&sums)[N])
+{
+    const nk_row_scale &scale = p.row_scale;
+    const int token = tile.m + 8 * first_n8, end = (int)m_end_of<C>(tile, p.m);
+    if (!scale.data || token >= end) return params.mma_scale;
+#pragma unroll
+    for (int first = 0; first < N; first += 16) {
+        const int lane = (int)kept(threadIdx.x % 32), row = min(token + 2 * first + lane, end - 1);
+        const int64_t from = rows.data ? nk_token_of(rows.data[row], rows.per_token, rows.tokens) : row;
+        const float factor = scale.data[batch_of<C>(tile) * scale.batch_stride + from * scale.stride];
+#pragma unroll
+        for (int i = first; i < first + 16 && i < N; i++)
+            sums[i] = __fmul_rn(__shfl_sync(~0u, factor, (i - first) / 4 * 8 + lane % 4 * 2 + i % 2),
+                                sums[i] * params.mma_scale);
+    }
+    return 1;
+}
+
 /* The alpha of the tile's expert. */
 template <class C> __device__ inline nk_alpha alpha_of(nk_alpha alpha, const tile_coord &tile)
 {
@@ -144,10 +167,11 @@ __device__ inline void read_gated_biases(const P &p, const tile_coord &tile, con
     f.bias[1] = bias_at(bias_of<C>(p.bias2, tile), n);
 }
 
-/* gemm: `sums` are of the n8 groups from first_n8 on. */
+/* gemm: `sums` are of the n8 groups from first_n8 on, and are to be multiplied by `scale`. */
 template <class C, int N>
 __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_params &params, const tile_coord &tile,
-                                       const consumer &c, const lane_factors &f, int first_n8, float (&sums)[N])
+                                       const consumer &c, const lane_factors &f, float scale, int first_n8,
+                                       float (&sums)[N])
 {
     const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
@@ -160,14 +184,14 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
             constexpr int COUNT = (int)(sizeof window / 4);
 #pragma unroll
             for (int j = 0; j < COUNT; j++)
-                window[j] = __fmaf_rn(f.alpha[j % 4 / 2], window[j] * params.mma_scale, f.bias[j % 4 / 2]);
+                window[j] = __fmaf_rn(f.alpha[j % 4 / 2], window[j] * scale, f.bias[j % 4 / 2]);
             activate_alone<COUNT>((nk_activation_kind)params.activation, window);
         }
     };
     auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = C::ACTIVATED ? sums4[j] : __fmaf_rn(f.alpha[j / 2], sums4[j] * params.mma_scale, f.bias[j / 2]);
+            v[j] = C::ACTIVATED ? sums4[j] : __fmaf_rn(f.alpha[j / 2], sums4[j] * scale, f.bias[j / 2]);
     };
     if (vectors) {
         constexpr int MOST = C::ACTIVATED ? 8 : C::EXPERTS ? 32 : N;
@@ -202,7 +226,8 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
 /* dual_gemm, grouped_dual_gemm: a warp has eight features, so a lane stores a vector of two. */
 template <class C, typename P, int N>
 __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &params, const tile_coord &tile,
-                                       const consumer &c, const lane_factors &f, int first_n8, float (&sums)[N])
+                                       const consumer &c, const lane_factors &f, float scale, int first_n8,
+                                       float (&sums)[N])
 {
     const int64_t first = tile.n + 32 * c.warpgroup + 8 * c.warp, n = first + c.lane / 4;
     const int64_t end = m_end_of<C>(tile, p.m), token = tile.m + 8 * first_n8;
@@ -217,8 +242,8 @@ __device__ inline void store_gemm_tile(const P &p, const sm90_gemm_params &param
         float v[2 * N8S], up[2 * N8S]; /* of all groups, so that one's latency hides in the others */
 #pragma unroll
         for (int i = 0; i < 2 * N8S; i++) {
-            v[i] = __fmaf_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * params.mma_scale, f.bias[0]);
-            up[i] = __fmaf_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * params.mma_scale, f.bias[1]);
+            v[i] = __fmaf_rn(f.alpha[0], window[4 * (i / 2) + i % 2] * scale, f.bias[0]);
+            up[i] = __fmaf_rn(f.alpha[1], window[4 * (i / 2) + 2 + i % 2] * scale, f.bias[1]);
         }
         activate<2 * N8S>(p.activation, v, up);
         if (vectors) {

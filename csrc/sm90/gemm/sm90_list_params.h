@@ -19,7 +19,7 @@
 /* Tiles of all groups are numbered, the longest first. Tokens of all groups are rows of one matrix in the workspace. */
 typedef struct sm90_list_group {
     cuda_tensor_map weights;
-    nk_gemm_problem gemm; /* row 0 of its output is that of token 0 of the workspace */
+    nk_gemm_problem gemm; /* row 0 of its output and of row_scale is that of token 0 of the workspace */
     sm90_gemm_params params;
     int32_t first_tile, first_row;
     int32_t tile_m_index, tile_m;

@@ -61,13 +61,14 @@ __device__ inline a_row find_row(const nk_gemm_problem &p, const sm90_prepared_a
                                  uint32_t row)
 {
     const uint32_t l = p.l == 1 ? 0 : row / (uint32_t)p.m;
-    const int32_t index = t.rows.data && row < p.m ? t.rows.data[row] : 0; /* while offsets are on their way */
+    const nk_token_rows &rows = e.token_rows;
+    const int32_t index = rows.data && row < p.m ? rows.data[row] : 0; /* while offsets are on their way */
     const int64_t begin = e.offsets ? clamped_offset(e.offsets, 0, p.m, e.first_row) : 0;
     const int64_t end = e.offsets ? clamped_offset(e.offsets, e.count, p.m, e.first_row) : t.rows_with_spare;
     if (row < begin || row >= end) return {};
     if (row >= p.l * p.m) return {row_of_workspace(t, row)};
     int64_t m = row - l * p.m;
-    if (t.rows.data) m = nk_token_of(index, t.rows.per_token, t.rows.tokens);
+    if (rows.data) m = nk_token_of(index, rows.per_token, rows.tokens);
     return row_of_operand(p.a, p.k, l, m, m, row_of_workspace(t, row));
 }
 

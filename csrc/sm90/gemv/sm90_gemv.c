@@ -128,9 +128,7 @@ static nk_status decline_gemv(const nk_gemv_problem *p, sm90_gemv_kind kind, con
 {
     const char *why = NULL;
     if (forced == NK_TILE_ANY || p->m > SM90_GEMV_MAX_TOKENS) return NK_DECLINED;
-    if (p->row_scale.data)
-        why = GEMM_NO_ROW_SCALE;
-    else if (settings->batch_invariant)
+    if (settings->batch_invariant)
         why = "no tile of this family keeps NVFP4KERN_BATCH_INVARIANT=1";
     else if (!sm90_gemv_fits_32_bits(p))
         why = "N, K, L or a stride of the weights is larger than any tile of this family takes";
@@ -143,8 +141,7 @@ nk_status sm90_gemv_plan(const nk_gemv_problem *p, const sm90_gemv_variant *vari
                          nk_plan *plan, sm90_gemv_choice *c)
 {
     const int forced = nk_tile_forced(settings, &sm90_gemv_family);
-    if (p->row_scale.data && forced == NK_TILE_ANY) return nk_decline(plan, GEMM_NO_ROW_SCALE);
-    if (!sm90_gemv_fits_32_bits(p) || settings->batch_invariant || p->row_scale.data)
+    if (!sm90_gemv_fits_32_bits(p) || settings->batch_invariant)
         return decline_gemv(p, variant->kind, settings, forced);
     const sm90_gemv_schedule *s = &c->schedule;
     NK_TRY(find_schedule_once(p, variant, forced, c));
@@ -224,8 +221,13 @@ static nk_status encode_gemv_maps(const nk_gemv_problem *p, const sm90_gemv_sche
 
 sm90_gemv_args sm90_gemv_args_of(const nk_gemv_problem *p, const sm90_gemv_choice *c)
 {
-    sm90_gemv_args args = {
-        .scheduler = c->schedule.scheduler, .b = p->b, .a = p->a, .d = p->d, .alpha = p->alpha, .bias = p->bias};
+    sm90_gemv_args args = {.scheduler = c->schedule.scheduler,
+                           .b = p->b,
+                           .a = p->a,
+                           .d = p->d,
+                           .alpha = p->alpha,
+                           .bias = p->bias,
+                           .row_scale = p->row_scale};
     memcpy(args.starts, c->schedule.starts, sizeof args.starts);
     args.scheduler.early =
         c->pdl == NK_PDL_WEIGHTS; /* kernels of experts ignore it: they do not know the expert before */

@@ -1,6 +1,7 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens m: W is read once.
  * DUAL: D[l,m,n] = convert(act(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n])
  *                          * (alpha2[n] * sum_k X[l,m,k] W2[l,n,k] + bias2[n])).
+ * row_scale, if given: fl(row_scale[l,m] * sum) takes the place of each sum.
  * Experts: row l of D is one token times the matrix of an expert, see sm90_gemv_experts. List: each l has tokens and
  * operands of its own, see sm90_gemv_list. One bf16 token is converted to fp16 if that is exact
  * (fp16_conversion_of_token).
@@ -241,6 +242,7 @@ __device__ inline void run_16bit_gemv(const sm90_gemv_args &p, const sm90_gemv_e
     else
         run_mainloop(warp_mma<KIND, COUNT>(w, s, tokens, partials));
     __syncthreads();
+    if (EXPERTS) w.token = smem_head().token; /* the main loop has no register for it */
     const float product_scale =
         KIND == CODES ? NVFP4_DECODE_SCALE * NVFP4_DECODE_SCALE : NVFP4_DECODE_SCALE * as_fp16.inverse;
     if constexpr (is_dual<ACCESS>) {

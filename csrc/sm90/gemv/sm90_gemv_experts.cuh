@@ -56,16 +56,17 @@ __device__ inline void epilogue_encode_dual(const sm90_gemv_args &p, const nk_en
     const int first = dual_position(w.first_row);
     const nk_alpha gates = expert_alpha(p.alpha, w), ups = expert_alpha(p.dual.alpha, w);
     const nk_bias bias = expert_bias(p.bias, w), bias_ups = expert_bias(p.dual.bias, w);
+    const float factor = token_factor(p, w, 0);
     const encoder e = encoder_of(encode_scale_of(to.global_scale));
     uint8_t *codes = to.codes + w.row * to.codes_row_stride, *sf = to.sf + w.row * to.sf_row_stride;
 #pragma unroll 1
     for (int row = threadIdx.x; 2 * row < end.rows; row += blockDim.x) {
         const float *at = partials + (row >> 3 << 4 | (row & 7));
         const int n = first + row;
-        const float value = gated_value(
-            __fmaf_rn(alpha_at(gates, n), sum_strided(at, split_k, stride) * product_scale, bias_at(bias, n)),
-            __fmaf_rn(alpha_at(ups, n), sum_strided(at + SM90_GEMV_M8, split_k, stride) * product_scale,
-                      bias_at(bias_ups, n)));
+        const float sum = sum_strided(at, split_k, stride) * product_scale,
+                    sum_of_up = sum_strided(at + SM90_GEMV_M8, split_k, stride) * product_scale;
+        const float value = gated_value(__fmaf_rn(alpha_at(gates, n), factor * sum, bias_at(bias, n)),
+                                        __fmaf_rn(alpha_at(ups, n), factor * sum_of_up, bias_at(bias_ups, n)));
         uint32_t amax = __float_as_uint(fabsf(value));
 #pragma unroll
         for (int distance = 8; distance > 0; distance /= 2)

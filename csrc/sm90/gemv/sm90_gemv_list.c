@@ -11,13 +11,14 @@ static nk_gemv_problem without_batches(const nk_gemm_problem *group)
 {
     nk_gemv_problem p = *group;
     p.a.batch_stride = p.a.sf_batch_stride = p.b.batch_stride = p.b.sf_batch_stride = p.d.batch_stride = 0;
+    p.row_scale.batch_stride = 0;
     return p;
 }
 
 static bool is_served(const nk_gemv_problem *p, const nk_gemv_problem *first)
 {
     return p->m <= SM90_GEMV_MAX_TOKENS && p->n == first->n && p->k == first->k && p->k > 0 &&
-           p->a.dtype == first->a.dtype && p->b.sf_layout == first->b.sf_layout && !p->row_scale.data &&
+           p->a.dtype == first->a.dtype && p->b.sf_layout == first->b.sf_layout &&
            sm90_gemv_access_of(p) != SM90_GEMV_NARROW && sm90_gemv_fits_32_bits(p);
 }
 

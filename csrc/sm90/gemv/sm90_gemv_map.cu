@@ -170,6 +170,7 @@ __device__ inline void reduce_and_store(const sm90_gemv_args &p, const work_tile
     const sm90_gemv_scheduler &s = p.scheduler;
     const int reducer = threadIdx.x % REDUCERS, rows_ahead = (threadIdx.x & 31) / REDUCERS,
               summands = s.cluster * s.split_k;
+    const float factor = token_factor(p, w, 0);
     if (s.cluster > 1)
         mbarrier_wait_cluster(inbox_mbarrier(), 0);
     else
@@ -184,7 +185,7 @@ __device__ inline void reduce_and_store(const sm90_gemv_args &p, const work_tile
         for (int other = 1; other < REDUCERS; other *= 2)
             sum += __shfl_xor_sync(~0u, sum, other);
         if (there && reducer == 0 && e.to.at)
-            store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * PRODUCT_SCALE, e.to.bias));
+            store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, factor * (sum * PRODUCT_SCALE), e.to.bias));
         e.row += e.step;
         load_output_element<ACCESS>(p, w, e);
     }

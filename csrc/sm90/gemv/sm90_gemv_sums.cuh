@@ -120,6 +120,13 @@ __device__ inline output_element output_element_at(const sm90_gemv_args &p, cons
             bias_at(expert_bias(p.bias, w), n)};
 }
 
+/* row_scale of a token of the CTA, or 1. It is read behind the main loop, which has no register for it. */
+__device__ inline float token_factor(const sm90_gemv_args &p, const work_tile_info &w, int token)
+{
+    const nk_row_scale &scale = p.row_scale;
+    return scale.data ? scale.data[w.l * scale.batch_stride + (w.token + token) * scale.stride] : 1;
+}
+
 /* The elements of D that a thread stores: `token` in rows `row`, `row + step`, .. of the CTA's epilogue. Each row has a
  * power of two of threads; the first `tokens` of them store an element. */
 typedef struct thread_outputs {
@@ -200,14 +207,14 @@ __device__ inline void epilogue_store(const sm90_gemv_args &p, const work_tile_i
     const bool in_cluster = s.cluster > 1;
     const float *sums = (in_cluster ? inbox_at(s, tokens, partials) : partials) + e.token;
     const int summands = in_cluster ? s.cluster : s.split_k;
-    const float scale = in_cluster ? 1 : product_scale;
+    const float scale = in_cluster ? 1 : product_scale, factor = token_factor(p, w, min(e.token, tokens - 1));
     if (in_cluster) send_partials(s, w, tokens, e, product_scale, partials);
 #pragma unroll 1
     while (e.row < e.rows) {
         if (!EARLY_OUTPUT) load_output_element<ACCESS>(p, w, e);
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
         const float sum = sum_strided(sums + e.row * tokens, summands, s.epilogue_rows * tokens);
-        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, sum * scale, e.to.bias));
+        if (e.to.at) store_float(e.to.at, p.d.dtype, __fmaf_rn(e.to.alpha, factor * (sum * scale), e.to.bias));
         e.row += e.step;
         if (EARLY_OUTPUT) load_output_element<ACCESS>(p, w, e);
     }
@@ -222,7 +229,7 @@ __device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_t
     const bool in_cluster = s.cluster > 1;
     const float *sums = (in_cluster ? inbox_at(s, tokens, partials) : partials) + e.token;
     const int summands = in_cluster ? s.cluster : s.split_k, stride = (in_cluster ? s.epilogue_rows : s.rows) * tokens;
-    const float scale = in_cluster ? 1 : product_scale;
+    const float scale = in_cluster ? 1 : product_scale, factor = token_factor(p, w, min(e.token, tokens - 1));
     const int first = dual_position(w.first_row + e.first_position);
     const nk_alpha gates = expert_alpha(p.alpha, w), ups = expert_alpha(p.dual.alpha, w);
     const nk_bias bias = expert_bias(p.bias, w), bias_ups = expert_bias(p.dual.bias, w);
@@ -233,9 +240,10 @@ __device__ inline void epilogue_store_dual(const sm90_gemv_args &p, const work_t
         const int n = dual_row<ACCESS>(first + position);
         if (in_cluster) mbarrier_wait_cluster(inbox_mbarrier(), 0); /* waits in the first round only */
         if (2 * n >= s.n) continue;                                 /* a position without a row */
-        float gate[1] = {__fmaf_rn(alpha_at(gates, n), sum_strided(at, summands, stride) * scale, bias_at(bias, n))},
-              up[1] = {__fmaf_rn(alpha_at(ups, n), sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale,
-                                 bias_at(bias_ups, n))};
+        const float sum = sum_strided(at, summands, stride) * scale,
+                    sum_of_up = sum_strided(at + SM90_GEMV_M8 * tokens, summands, stride) * scale;
+        float gate[1] = {__fmaf_rn(alpha_at(gates, n), factor * sum, bias_at(bias, n))},
+              up[1] = {__fmaf_rn(alpha_at(ups, n), factor * sum_of_up, bias_at(bias_ups, n))};
         activate<1>(p.dual.activation, gate, up);
         store_float(output_at(p.d, w.l, w.row + e.token, n), p.d.dtype, gate[0]);
     }

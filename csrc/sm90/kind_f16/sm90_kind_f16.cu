@@ -168,7 +168,8 @@ __device__ inline void run_kind_f16(const cuda_tensor_map &weights, const cuda_t
     for_each_tile<C>(scheduler, [&](const tile_coord &tile) {
         float sums[C::ACCUMULATORS];
         kind_f16_mainloop<C>(s, params.k_steps, warpgroup, r, sums);
-        store_gemm_tile<C>(p, params, tile, c, factors_of_lane<C>(p, tile, c), 0, sums);
+        const float scale = scale_sums<C>(p, params, {}, tile, 0, sums);
+        store_gemm_tile<C>(p, params, tile, c, factors_of_lane<C>(p, tile, c), scale, 0, sums);
     });
 }
 
