@@ -70,8 +70,7 @@ def measure(remotes, prompts, rounds, steps):
         remote.call("start", prompts)
     for i in range(rounds):
         for remote in in_turn(remotes, i):
-            speed = len(prompts) * steps / remote.call("decode", steps)
-            found[remote.name]["decode"].append(speed)
+            found[remote.name]["decode"].append(len(prompts) / remote.call("decode", steps))
     for remote in remotes:
         remote.call("stop")
     return found
@@ -207,7 +206,7 @@ def arguments_of(words):
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--profile", nargs="+", type=int, default=(), metavar="BATCH")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--steps", type=int, default=STEPS, help="in a timed round")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a round, whose median counts")
     parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens")
     parser.add_argument("--agree", type=float, help="in the place of the bounds that are known")
     parser.add_argument("--cache", type=int, default=12, help="GiB of keys and values of an engine")

@@ -1,7 +1,10 @@
 """Engines of vLLM in processes of their own, whose methods vllm_engine.py calls through pipes."""
 
+import gc
+import itertools
 import multiprocessing
 import os
+import statistics
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -91,11 +94,14 @@ class Engine:
         self._advance(1)
 
     def decode(self, steps):
-        """Seconds for so many tokens of each request, after some that are not timed."""
+        """Seconds that a token of each request takes: the median of so many, after some that are
+        not timed. A mean would have what else the host did meanwhile."""
         self._advance(WARM)
-        begin = perf_counter()
-        self._advance(steps)
-        return perf_counter() - begin
+        at = [perf_counter()]
+        for _ in range(steps):
+            self._advance(1)
+            at.append(perf_counter())
+        return statistics.median(b - a for a, b in itertools.pairwise(at))
 
     def _advance(self, tokens):
         wanted = max(self.made.values()) + tokens
@@ -162,6 +168,8 @@ def serve(pipe, kind, folder, options, log):
             os.dup2(file.fileno(), stream)
     os.environ |= ENVIRONMENT | kind.variables
     engine = Engine(folder, options | kind.options)
+    gc.collect()
+    gc.freeze()  # what an engine is made of would be looked at between steps
     pipe.send(None)
     for name, arguments in iter(pipe.recv, None):
         pipe.send(getattr(engine, name)(*arguments))
