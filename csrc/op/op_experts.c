@@ -134,9 +134,18 @@ nk_status nk_check_experts_outputs(const nk_grouped_gemm_args *args, const nk_te
 {
     const nk_gemm_args *all = &args->all;
     const nk_encoding_args *encoding = &args->encoding;
-    const nk_tensor *tensors[] = {all->out,      encoding->codes, encoding->scales, all->a,
-                                  all->b,        all->sfa,        all->sfb,         args->offsets,
-                                  args->rows,    all->bias,       all->row_scale,   all->alpha.tensor,
+    const nk_tensor *tensors[] = {all->out,
+                                  encoding->codes,
+                                  encoding->scales,
+                                  all->a,
+                                  all->b,
+                                  all->sfa,
+                                  all->sfb,
+                                  args->offsets,
+                                  args->rows,
+                                  all->bias,
+                                  all->row_scale,
+                                  all->alpha.tensor,
                                   encoding->global_scale.tensor};
     if (encoding->wanted)
         NK_TRY(check_encoded(encoding, specs, exec, all->a, problem));

@@ -197,8 +197,8 @@ int py_run_grouped_gemm(py_call *call, PyObject *const *v, PyObject **result)
     }
     nk_grouped_gemm_args args;
     nk_tensor t[PY_MAX_TENSORS];
-    const py_experts experts = {
-        spec_grouped_gemm, run_grouped_gemm, &args, &args.all.out, &args.all.out_dtype, &args.encoding};
+    const py_experts experts = {spec_grouped_gemm, run_grouped_gemm,    &args,
+                                &args.all.out,     &args.all.out_dtype, &args.encoding};
     if (py_read(call, v, &args, t) < 0) return -1;
     return py_finish_experts(call, v + PY_GROUPED_GEMM_OUT, &experts, result);
 }

@@ -12,8 +12,8 @@ int py_run_grouped_dual_gemm(py_call *call, PyObject *const *v, PyObject **resul
 {
     nk_grouped_dual_gemm_args args;
     nk_tensor t[PY_MAX_TENSORS];
-    const py_experts experts = {
-        spec_grouped_dual_gemm, run_grouped_dual_gemm, &args, &args.out, &args.out_dtype, &args.encoding};
+    const py_experts experts = {spec_grouped_dual_gemm, run_grouped_dual_gemm, &args, &args.out,
+                                &args.out_dtype,        &args.encoding};
     if (py_read(call, v, &args, t) < 0) return -1;
     return py_finish_experts(call, v + PY_GROUPED_DUAL_GEMM_OUT, &experts, result);
 }

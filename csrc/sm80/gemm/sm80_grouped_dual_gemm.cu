@@ -51,8 +51,8 @@ template <int TILE_M, int WARPS> struct sm80_grouped_dual_gemm_operator : group_
         if (bias_ups.data) bias_ups.data += tile.expert * bias_ups.group_stride;
         const gated_sums<RUN> epilogue = {p.alpha, ups, p.bias, bias_ups, gating.activation};
         if (gating.encoded.wanted)
-            encode_tile<WARPS * 16, WARPS * 32>(staged, this->out_of(p, tile, first),
-                                                encoded_gated_sums<RUN>{epilogue}, gating.encoded);
+            encode_tile<WARPS * 16, WARPS * 32>(staged, this->out_of(p, tile, first), encoded_gated_sums<RUN>{epilogue},
+                                                gating.encoded);
         else
             this->store_by(epilogue, staged, p, tile, first);
     }
