@@ -90,6 +90,7 @@ ROWS = {
                 "dual_gemm of few tokens",
                 "grouped_dual_gemm",
                 "changing offsets",
+                "row_scale",
             ),
             shapes=("small", "deep", "few"),
             operators=(

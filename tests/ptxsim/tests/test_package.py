@@ -97,6 +97,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "grouped_dual and (alphas or orders or sorted or nan or infinities or grouped_gemm_of)",
     ],
     "changing offsets": ["operators/test_changing_offsets.py"],
+    "row_scale": ["operators/test_row_scale_hopper.py"],
     "quantize": ["operators/test_quantize.py", "-k", "not gated"],
     "quantize with up": [
         "operators/test_quantize.py",
@@ -137,6 +138,7 @@ SMS = {
     "dual_gemm of few tokens": 16,
     "gemv by tensor maps": 16,
     "plans by cost": 78,
+    "row_scale": 78,
 }
 LIMITS = {
     "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
