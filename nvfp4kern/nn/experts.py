@@ -370,34 +370,36 @@ class NVFP4Experts(Frozen):
         self, tokens: Operand, dtype: torch.dtype, sorted_rows: Tensor, k: int, offsets: Tensor
     ) -> Tensor:
         """_products of tokens as _operand makes them."""
+        a, sfa, row_scale = tokens
         options: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": max(k, 1)}
-        encodes = self.input_quant in ("static", "dynamic")
-        if encodes:
-            options |= static_scale(self._input_scale("down"), self.inverse)
-            options |= {"quantized": True, "data_dtype": torch.uint8}
-        else:
-            options["out_dtype"] = dtype
-        if self.gated:
-            a, sfa, options["row_scale"] = tokens
-            stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
-            options |= {
-                "alpha": self.derived()["gate_up_alpha"],
-                "bias": self.gate_up_proj_bias,
-                **self.gating,
-            }
-            h: Any = nk.grouped_dual_gemm(*stack, **options)
-        else:
+        if not self.gated:
             options["activation"] = self.gating["activation"]
-            h = self._product("gate_up", tokens, offsets, **options)
-        between = (*h[:2], None) if encodes else self._operand(h, "down")
-        return self._product("down", between, offsets, out_dtype=dtype)
+            h = self._product("gate_up", tokens, offsets, dtype, **options)
+            return self._product("down", self._operand(h, "down"), offsets, dtype)
+        stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
+        options |= {
+            "alpha": self.derived()["gate_up_alpha"],
+            "bias": self.gate_up_proj_bias,
+            "row_scale": row_scale,
+            **self.gating,
+        }
+        if self.input_quant in (None, "token"):
+            h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
+            return self._product("down", self._operand(h, "down"), offsets, dtype)
+        options |= static_scale(self._input_scale("down"), self.inverse)
+        options["data_dtype"] = torch.uint8
+        codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
+        return self._product("down", (codes, scales, None), offsets, dtype)
 
-    def _product(self, name: str, tokens: Operand, offsets: Tensor, **options: Any) -> Any:
-        """grouped_gemm's result. name: "gate_up", also of up_proj, or "down"."""
+    def _product(
+        self, name: str, tokens: Operand, offsets: Tensor, dtype: torch.dtype, **options: Any
+    ) -> Tensor:
+        """name: "gate_up", also of up_proj, or "down"."""
         stack = self.stacks[name == "down"]
         weight, scales = getattr(self, stack), getattr(self, f"{stack}_weight_scale")
         a, sfa, row_scale = tokens
-        options |= {"alpha": self.derived()[f"{name}_alpha"], "row_scale": row_scale}
+        options |= {"alpha": self.derived()[f"{name}_alpha"], "out_dtype": dtype}
+        options["row_scale"] = row_scale
         options["bias"] = getattr(self, f"{stack}_bias")
         return nk.grouped_gemm(a, weight, sfa, scales, offsets=offsets, **options)
 

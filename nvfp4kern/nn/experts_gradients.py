@@ -12,7 +12,7 @@ class Gradient(torch.autograd.Function):
     def forward(ctx, x, bias, experts, name, offsets):  # type: ignore[no-untyped-def]
         ctx.experts, ctx.name, ctx.dtype = experts, name, x.dtype
         ctx.save_for_backward(offsets)
-        return experts._product(name, experts._operand(x, name), offsets, out_dtype=x.dtype)
+        return experts._product(name, experts._operand(x, name), offsets, x.dtype)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]

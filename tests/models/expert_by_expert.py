@@ -63,7 +63,7 @@ def want_experts(experts, x, ids, weights):
         biases = stack["_bias"], experts.down_proj_bias
         one, two = (0 if each is None else each[e].double() for each in biases)
         h = between(experts, gate_up[e] @ a + one).float()
-        if quant in (None, "token"):
+        if quant in (None, "token") or not experts.gated:
             h = h.bfloat16()  # else the product quantises it as it is
         b = seen(h, 1)
         out[t] += weights[t, j].double() * (down[e] @ b + two)

@@ -70,18 +70,6 @@ def test_the_product_gathers_tokens(input_quant, apart, monkeypatch):
     assert all(map(torch.equal, got, want))
 
 
-@pytest.mark.parametrize("gated", (True, False))
-@pytest.mark.parametrize("input_quant, quantised", [*zip(QUANTS, (0, 1, 1, 2), strict=True)])
-def test_the_first_product_quantises_for_the_second(input_quant, quantised, gated, monkeypatch):
-    """But for global scales of tokens, which are known only when all of a row is there."""
-    experts, right, calls = experts_of(input_quant, gated=gated), nk.quantize, []
-    monkeypatch.setattr(
-        nk, "quantize", lambda *args, **more: calls.append(0) or right(*args, **more)
-    )
-    experts(activations(7, 64), *routed(7, 5, 3))
-    assert len(calls) == quantised
-
-
 def test_experts_without_any_of_their_own():
     experts = experts_of(None)
     ids, weights = routed(3, 5, 2)
