@@ -187,6 +187,14 @@ typedef struct nk_dual_gemm_args {
 nk_status nk_dual_gemm_out(const nk_dual_gemm_args *args, nk_tensor *spec);
 nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
 
+/* A result that is quantised, as by quantize, in place of one of floats. */
+typedef struct nk_encoding_args {
+    bool wanted;
+    nk_scalar global_scale;
+    bool inverse; /* as of quantize */
+    const nk_tensor *codes, *scales;
+} nk_encoding_args;
+
 /* grouped_gemm, list form: `groups` independent 2-D gemms of any shapes, an nk_gemm_args each in `list`.
  * grouped_gemm, contiguous form (`list` NULL): `all` has a [sum M, K], b [G, N, K], out [sum M, N]. Tokens offsets[g]
  * .. offsets[g+1] belong to expert g; `offsets` is int32 [G+1] on the device. A blocked sfa starts expert g at atom row
@@ -197,12 +205,6 @@ nk_status nk_dual_gemm(const nk_dual_gemm_args *args, nk_exec *exec);
  * `activation`, in both forms any but NK_SWIGLU_OAI, which has a gate, is applied before rounding.
  * Contiguous form, where encoding.wanted, with N a multiple of 16: the result is that of quantize instead, codes
  * [sum M, N/2] and linear scales [sum M, N/16] in place of all.out, by a global scale given; of [P, ..] with `rows`. */
-typedef struct nk_encoding_args {
-    bool wanted;
-    nk_scalar global_scale;
-    bool inverse; /* as of quantize */
-    const nk_tensor *codes, *scales;
-} nk_encoding_args;
 
 struct nk_gemm_problem;
 typedef struct nk_grouped_gemm_args {

@@ -266,7 +266,7 @@ def add_quantize_arguments(parser):
         choices=("none", "dynamic", "token", "static"),
         default="none",
         help="inputs stay at 16 bits (W4A16), or are quantised (W4A4) with block scales alone, "
-        "with a scale of each token (which other engines pass over), or with those of --calibrate",
+        "with a scale of each token, which other engines ignore, or with those of --calibrate",
     )
     parser.add_argument(
         "--calibrate",

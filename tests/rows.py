@@ -96,9 +96,11 @@ ROWS = {
             operators=(
                 "gemv",
                 "gemv_of_halves",
+                "gemv_by_token",
                 "gemm",
                 "gemm_in_batches",
                 "gemm_of_bfloats",
+                "gemm_by_token",
                 "group_list",
                 "contiguous_of_halves",
                 "route",

@@ -14,7 +14,7 @@ NK_OPERATORS(CPU_DECLARE)
 /* How many multiply-adds take as long as the call. */
 double cpu_route_multiply_adds(const nk_route_problem *problem);
 
-/* One tile's fma(alpha, sum, bias). `rows_of_a` is NULL, or says which rows of A the tile's are. */
+/* One tile's fma(alpha, row_scale * sum, bias). `rows_of_a` is NULL, or says which rows of A the tile's are. */
 void cpu_scaled_tile(cpu_means means, const nk_gemm_problem *problem, const int64_t *rows_of_a, cpu_tile_coordinates at,
                      cpu_tile acc);
 

@@ -11,7 +11,8 @@
 
 #define ROUTE_BARRIER_COUNTERS 2 /* see grid_barrier.cuh */
 
-/* Whether scores are softmaxes, or sigmoids with or without a bias, and weights are theirs: what most routers ask for.
+/* Whether scores are softmaxes without a bias, or sigmoids, and no factor of an expert multiplies its weight: what most
+ * routers ask for.
  * A token's time is the number of instructions on its way, so a kernel for these alone is the shorter one. */
 static inline bool cuda_route_is_plain(const nk_route_problem *p)
 {

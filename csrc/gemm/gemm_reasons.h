@@ -8,7 +8,7 @@
 #define GEMM_NOT_NVFP4(operand) "the " operand " are not NVFP4"
 #define GEMM_NO_KERNEL "the operator has no kernel of it"
 #define GEMM_NO_ACTIVATED_LISTS "it has no kernels of lists with an activation: models' experts are one stack"
-#define GEMM_NO_CODES "it writes no codes"
+#define GEMM_NO_CODES "the operator has no kernel of it that writes codes"
 #define GEMM_NO_ROW_SCALE "it has no kernel that takes row_scale"
 #define GEMM_NO_SMEM "its CTAs do not fit into shared memory"
 #define GEMM_NOTHING "no group has anything to multiply"

@@ -135,9 +135,12 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
     int64_t per_token = 1;
     PyObject *as, *bs, *sfas = NULL, *sfbs = NULL, *alphas = NULL, *row_scales = NULL, *biases = NULL, *outs = NULL;
     nk_gemm_args common = {.alpha.value = 1, .out_dtype = NK_OTHER};
+    bool quantized = false; /* which nk_grouped_gemm refuses */
     int failed = -1;
     if (refused_by_list(v[PY_GROUPED_GEMM_OFFSETS], "offsets") < 0 ||
-        refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 || py_refuse_encoding(v + PY_GROUPED_GEMM_OUT) < 0 ||
+        refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 ||
+        py_bool(v[PY_GROUPED_GEMM_QUANTIZED], "quantized", &quantized) < 0 ||
+        (!quantized && py_refuse_encoding(v + PY_GROUPED_GEMM_OUT) < 0) ||
         py_int(v[PY_GROUPED_GEMM_ROWS_PER_TOKEN], "rows_per_token", &per_token) < 0) {
         return -1;
     }

@@ -267,6 +267,8 @@ BAD = [
     (group_list, given(activation="swiglu_oai"), ValueError, "activation"),
     (group_list, given(activation=2), TypeError, "activation"),
     (group_list, given(quantized=True), ValueError, "quantized"),
+    (group_list, given(quantized=True, global_scale=2.0), ValueError, "quantized"),
+    (group_list, given(global_scale=2.0), ValueError, "global_scale"),
     (activated, given(quantized=True, out=None), ValueError, "b"),
     (encoded, given(quantized=1), TypeError, "quantized"),
     (encoded, given(quantized=False), ValueError, "global_scale"),

@@ -1,5 +1,5 @@
-/* The quotients of csrc/cpu/cpu_simd_four_six.h next to ties of E2M1 and E4M3, for every mantissa of a divisor: they
- * must be those of a division. Says how many it compared, and how many differ; the mantissa of ones alone is left out.
+/* The quotients of csrc/cpu/cpu_simd_four_six.h and csrc/cuda/quantize_four_six.cuh next to ties of E2M1 and E4M3, those
+ * of small scale factors, too, for every mantissa of a divisor: they must be those of a division. Says how many it compared, and how many differ; the mantissa of ones alone is left out.
  */
 #include <math.h>
 #include <stdint.h>
@@ -10,16 +10,16 @@
 
 int main(void)
 {
-    float ties[15] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+    float ties[22] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
     long compared = 0, differ = 0;
-    for (int i = 0; i < 8; i++)
-        ties[7 + i] = (float)(17 + 2 * i) / 16;
+    for (int i = 0; i < 15; i++)
+        ties[7 + i] = (float)(17 + i) / 16;
     for (uint32_t mantissa = 0; mantissa < 0x7FFFFF; mantissa++) {
         const uint32_t bits = 0x3F800000 | mantissa;
         float divisor;
         memcpy(&divisor, &bits, sizeof divisor);
         const float inverse = 1 / divisor, rest = fmaf(inverse, -divisor, 1) * inverse;
-        for (int t = 0; t < 15; t++) {
+        for (int t = 0; t < 22; t++) {
             const float tie = ties[t] * divisor;
             for (int apart = -NEXT; apart <= NEXT; apart++) {
                 uint32_t near;

@@ -77,4 +77,4 @@ def test_quotients_of_four_six_without_a_division(tmp_path):
     source, made = ROOT / "tests" / "cpu" / "quotients.c", tmp_path / "quotients"
     flags = [*FLAGS.split(), "-O3", "-mfma", *STRICT.split()]
     subprocess.run([compiler, *flags, source, "-o", made, "-lm"], check=True)
-    assert run(made) == {"compared": str((2**23 - 1) * 15 * 9), "differ": "0"}
+    assert run(made) == {"compared": str((2**23 - 1) * 22 * 9), "differ": "0"}

@@ -35,6 +35,8 @@ def check_sm90_route(tile, device, c):
     x, w = integers(rng_of(2), tokens, 256, 720, most=1)
     groups = {"n_group": 8, "topk_group": 3}
     check_exact(x, w, 8, device, dtype="float16", score="sigmoid", **groups)
+    for score in ("sqrt_softplus", "logits"):  # by kernels of their own
+        check_exact(x, w, 8, device, score=score)
 
 
 def near_ties(rng, n):

@@ -186,16 +186,17 @@ void sm90_list_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 /* A group but for its tensor map. Batch strides become 0: kernels multiply them by the group's number, and the stride
- * of one batch may be any number. The output and row_scale move so that row first_row of the workspace is their
- * row 0. */
+ * of one batch may be any number; so may that of one row. The output and row_scale move so that row first_row of the
+ * workspace is their row 0. */
 static void sm90_list_fill_group(const nk_gemm_problem *p, const gemm_config *t, int32_t tile_m_index, int32_t tile_m,
                                  int64_t first_row, sm90_list_group *g)
 {
     const gemm_desc d = {.op = GEMM, .gemm = p, .count = 1};
     g->gemm = *p;
     g->gemm.b.batch_stride = g->gemm.b.sf_batch_stride = g->gemm.d.batch_stride = 0;
-    g->gemm.d.data -= first_row * p->d.row_stride;
-    if (p->row_scale.data) g->gemm.row_scale.data -= first_row * p->row_scale.stride;
+    if (p->m <= 1) g->gemm.d.row_stride = g->gemm.row_scale.stride = 0;
+    g->gemm.d.data -= first_row * g->gemm.d.row_stride;
+    if (p->row_scale.data) g->gemm.row_scale.data -= first_row * g->gemm.row_scale.stride;
     g->params = sm90_gemm_params_of(&d, t);
     g->params.m_tiles = (int32_t)nk_ceil_div(p->m, tile_m);
     g->params.tiles = g->params.n_tiles * g->params.m_tiles;

@@ -91,7 +91,7 @@ typedef struct sm90_gemv_experts {
 } sm90_gemv_experts;
 
 /* A list of groups with few tokens: batch l of the grid is group l. All have the same N and K, so they share a
- * schedule; strides between batches are 0. The parameters are 19 KB: a launch may have 32,764 bytes, but all of them
+ * schedule; strides between batches are 0. The parameters are 18 KB: a launch may have 32,764 bytes, but all of them
  * travel with it. */
 #define SM90_GEMV_LIST_GROUPS 32
 

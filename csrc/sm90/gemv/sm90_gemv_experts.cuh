@@ -71,11 +71,11 @@ __device__ inline void epilogue_encode_dual(const sm90_gemv_args &p, const nk_en
 #pragma unroll
         for (int distance = 8; distance > 0; distance /= 2)
             amax = max(amax, __shfl_xor_sync(0xFFFFu << half, amax, distance));
-        const uint32_t factor = sf_of_amax(e, amax);
-        const uint32_t code = has_codes(factor) ? code_of(value, code_factor(e, factor)) : 0;
+        const uint32_t sf_byte = sf_of_amax(e, amax);
+        const uint32_t code = has_codes(sf_byte) ? code_of(value, code_factor(e, sf_byte)) : 0;
         const uint32_t next = __shfl_xor_sync(0xFFFFu << half, code, 1);
         if (n % 2 == 0) codes[n / 2] = (uint8_t)(code | next << 4);
-        if (n % NK_SF_VEC == 0) sf[n / NK_SF_VEC] = (uint8_t)factor;
+        if (n % NK_SF_VEC == 0) sf[n / NK_SF_VEC] = (uint8_t)sf_byte;
     }
 }
 

@@ -5,11 +5,11 @@
  * an equal share of w to all.
  *
  * Epilogue: if one CTA has all experts and all of K of its tokens, a warp takes a token at a time and routes it
- * (cuda/route_topk.cuh; kernels without "scored" are for what cuda_route_is_plain()). Else the sums go to the
- * workspace, and the CTAs with sums of the same tokens arrive at a grid barrier (cuda/grid_barrier.cuh): some wait for
- * the last one, for a while, and share the tokens with it. All warps of a CTA add the partial sums of a turn's logits
- * in the order of K, then each routes a token. The permutation of a single token is written at once, that of more by a
- * second kernel.
+ * (cuda/route_topk.cuh; kernels without "scored" in their names take what cuda_route_is_plain() says). Else the sums go
+ * to the workspace, and the CTAs with sums of the same tokens arrive at a grid barrier (cuda/grid_barrier.cuh): some
+ * wait for the last one, for a while, and share the tokens with it. All warps of a CTA add the partial sums of a turn's
+ * logits in the order of K, then each routes a token. The permutation of a single token is written at once, that of
+ * more by a second kernel.
  *
  * Roles: warpgroup w < TILE_N / 64: consumer of 64 experts; the last warp: producer, one thread; all warps but that one
  *        route tokens

@@ -37,7 +37,11 @@ OPERATORS = ("route", "sort_by_expert", "combine", "quantize", "dequantize")
 OPERATORS += ("to_blocked", "from_blocked")
 PORTABLE = {
     *(f"stacked {kind}" for kind in ("halves", "bfloats")),
-    *(f"encoding {kind}" for kind in ("codes", "halves", "bfloats")),
+    *(
+        f"{form} {kind}"
+        for form in ("encoding", "encoding_one")
+        for kind in ("codes", "halves", "bfloats")
+    ),
     *(f"along_n {kind}" for kind in ("halves", "bfloats")),
     *(
         f"{form} {kind}"
