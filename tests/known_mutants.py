@@ -50,7 +50,7 @@ SURVIVORS = {
 NO_MEMORY = [
     "py_args.c, py_items: check (1 of 3)",
     "py_competition.c, group_gemm: check (1 of 2)",
-    "py_grouped.c, list_form: check (14 of 25)",
+    "py_grouped.c, list_form: check (15 of 26)",
     "py_invoke.c, new_workspace: check (1 of 2)",
     "py_invoke.c, new_workspace: check (2 of 2)",
     "py_invoke.c, plan_dict: check (1 of 4)",

@@ -8,7 +8,7 @@ import numpy as np
 import nvfp4kern
 
 from . import data, encoded, reference, routing, shapes
-from .activations import ACTIVATIONS
+from .activations import ACTIVATIONS, ALONE
 from .reference import Verdict
 
 OPERATORS = (
@@ -178,6 +178,7 @@ def grouped_gemm(rng, everything):
             judge,
             work=2.0 * shapes.multiply_adds("group_gemm", groups),
         )
+    yield from _quantized_experts(rng, "grouped_gemm")
 
 
 def grouped_dual_gemm(rng, everything):
@@ -211,38 +212,52 @@ def grouped_dual_gemm(rng, everything):
             work=4.0 * tokens * top * n * k,
         )
 
-    yield from _quantized_gates(rng)
+    yield from _quantized_experts(rng, "grouped_dual_gemm")
 
 
-def _quantized_gates(rng):
+def _quantized_experts(rng, operator):
     """Experts whose results are quantised, by every activation, with biases."""
-    experts, rows, n, k = 3, 40, 64, 256
+    experts, rows, n, k, alpha = 3, 40, 64, 256, 2.0**-12
     a, b = data.full_range(rng, rows, k), data.full_range(rng, experts, 2 * n, k)
     offsets, bias = np.int32([0, 17, 17, rows]), rng.standard_normal((experts, 2 * n))
     bias = bias.astype(np.float32)
-    for activation in ACTIVATIONS:
+    gated = operator == "grouped_dual_gemm"
+    of = np.s_[:, : 2 * n if gated else n]
+    for activation in ACTIVATIONS if gated else ALONE:
         gate = {"activation": activation}
-        if activation in ("silu", "swiglu_oai"):
+        if gated and activation in ("silu", "swiglu_oai"):
             gate["limit"] = 7.0
-        options = {"alpha": 2.0**-12, "bias": bias, "quantized": True, "global_scale": 0.125}
 
         def judge(got, c, gate=gate):
             for first, end, w, own in zip(offsets, offsets[1:], b.values, bias, strict=False):
-                options = gate | {"alpha1": 2.0**-12, "alpha2": 2.0**-12, "c": c}
-                options |= {"bias1": own[:n], "bias2": own[n:]}
-                x = reference.dual_gemm(a.values[first:end], w[:n], w[n:], **options)
-                wrong = encoded.check(got.data[first:end], got.scales[first:end], x, 0.125)
-                if wrong:
-                    return Verdict(False, np.inf, wrong[1], np.nan, np.nan)
+                tokens = a.values[first:end]
+                if gated:
+                    options = gate | {"alpha1": alpha, "alpha2": alpha, "c": c}
+                    options |= {"bias1": own[:n], "bias2": own[n:]}
+                    x = reference.dual_gemm(tokens, w[:n], w[n:], **options)
+                else:
+                    x = reference.gemm(tokens, w[:n], alpha=alpha, bias=own[:n], c=c, **gate)
+                if wrong := encoded.check(got.data[first:end], got.scales[first:end], x, 0.125):
+                    what, (row, *at) = wrong
+                    return Verdict(
+                        False, np.inf, (what, int(first + row), *map(int, at)), np.nan, np.nan
+                    )
             return Verdict(True, 0.0, (), np.nan, np.nan)
 
         yield _case(
-            "grouped_dual_gemm",
+            operator,
             f"{rows} tokens, {experts} experts, {n}x{k}, {activation}, quantised",
-            (a.codes, b.codes, a.scales, b.scales, offsets),
-            options | gate,
+            (a.codes, b.codes[of], a.scales, b.scales[of]),
+            {
+                "offsets": offsets,
+                "alpha": alpha,
+                "bias": bias[of],
+                "quantized": True,
+                "global_scale": 0.125,
+            }
+            | gate,
             judge,
-            work=4.0 * rows * n * k,
+            work=2.0 * rows * bias[of].shape[1] * k,
         )
 
 

@@ -1,6 +1,6 @@
-/* The quotients of csrc/cpu/cpu_simd_four_six.h and csrc/cuda/quantize_four_six.cuh next to ties of E2M1 and E4M3, those
- * of small scale factors, too, for every mantissa of a divisor: they must be those of a division. Says how many it compared, and how many differ; the mantissa of ones alone is left out.
- */
+/* The quotients of csrc/cpu/cpu_simd_four_six.h and csrc/cuda/quantize_four_six.cuh next to ties of E2M1 and E4M3,
+ * small scale factors among them, for every mantissa of a divisor: they must be those of a division. Says how many it
+ * compared, and how many differ; the mantissa of ones alone is left out. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
