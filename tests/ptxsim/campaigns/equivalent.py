@@ -136,6 +136,9 @@ OF_DUAL_GEMV = {
 OF_LIST_GEMV = {
     "operands swapped, run_16bit_gemv: statement (49 of 58)": "either loop fetches what it must",
     "a comparison off by one, run_16bit_gemv: statement (49 of 58)": ONE_TILE,
+    "waits without acquiring, run_16bit_gemv: statement (38 of 58)": (
+        "a copy is there for all once it is counted, which hardware does not promise"
+    ),
 }
 
 OF_LISTS = {
@@ -162,6 +165,10 @@ OF_WGMMA = OF_LISTS | {
     ),
     "a comparison off by one, copy: cp_async_ca_zfill (1 of 2)": (
         "factors of the last atom again, of codes beyond K, which are zeros"
+    ),
+    "operands swapped, copy: statement (2 of 13)": "the same bytes in smaller pieces",
+    "no wait for kernels before, load_tile: griddepcontrol_wait": (
+        "kernels run one after the other here"
     ),
     "a comparison off by one, for_each_window: statement (4 of 7)": (
         "a window more, of tokens that nobody stores"

@@ -192,7 +192,7 @@ TARGETS = {
     "wgmma_dual": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "t16"),
     "wgmma_dual_v16": lambda: DrawnKernel("sm90/gemm", ["dual_gemm"], "v16"),
     "wgmma_experts": lambda: DrawnKernel("sm90/gemm", ["contiguous", "rows"], "w8"),
-    "wgmma_gated": lambda: DrawnKernel("sm90/gemm", ["gated"], "v96", "bfloats"),
+    "wgmma_gated": lambda: DrawnKernel("sm90/gemm", ["gated"], "v8", "bfloats"),
     "wgmma_activated": lambda: DrawnKernel("sm90/gemm", ["activated"], "w8"),
     "wgmma_list": lambda: DrawnKernel("sm90/gemm", ["one launch"], "w32"),
     "wgmma_codes": lambda: DrawnKernel(
