@@ -66,7 +66,7 @@ def test_what_was_timed_is_kept_and_the_rest_is_added(stop, bench, tmp_path):
     out, err = process.communicate()
     wanted = [_key(shape) for shape in chosen(["quick"], SOME)]
     before = json.loads(path.read_text())
-    assert keys(path) == wanted[:2] and len(wanted) == 5
+    assert keys(path) == wanted[:2] and len(wanted) == 7
     if stop != signal.SIGKILL:
         assert process.returncode == 128 + stop
         assert "interrupted, 2 rows" in err and "milliseconds" in out
