@@ -136,6 +136,7 @@ OF_DUAL_GEMV = {
 OF_LIST_GEMV = {
     "operands swapped, run_16bit_gemv: statement (49 of 58)": "either loop fetches what it must",
     "a comparison off by one, run_16bit_gemv: statement (49 of 58)": ONE_TILE,
+    "a constant more, run_16bit_gemv: statement (49 of 58)": SHIFTED,
     "waits without acquiring, run_16bit_gemv: statement (38 of 58)": (
         "a copy is there for all once it is counted, which hardware does not promise"
     ),
