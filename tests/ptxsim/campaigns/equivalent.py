@@ -168,6 +168,9 @@ OF_WGMMA = OF_LISTS | {
         "factors of the last atom again, of codes beyond K, which are zeros"
     ),
     "operands swapped, copy: statement (2 of 13)": "the same bytes in smaller pieces",
+    "less for more, scan_sum: statement (4 of 5)": (
+        "of atoms: tokens of 16 bits have no scale factors"
+    ),
     "no wait for kernels before, load_tile: griddepcontrol_wait": (
         "kernels run one after the other here"
     ),
