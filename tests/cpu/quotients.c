@@ -1,6 +1,6 @@
 /* The quotients of csrc/cpu/cpu_simd_four_six.h and csrc/cuda/quantize_four_six.cuh next to ties of E2M1 and E4M3,
- * small scale factors among them, for every mantissa of a divisor: they must be those of a division. Says how many it
- * compared, and how many differ; the mantissa of ones alone is left out. */
+ * small scale factors among them, for every mantissa of a divisor: they must lie on the side of the tie where those of
+ * a division do. Says how many it compared, and how many differ; the mantissa of ones alone is left out. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +27,8 @@ int main(void)
                 memcpy(&near, &tie, sizeof near);
                 near += (uint32_t)apart;
                 memcpy(&x, &near, sizeof x);
-                differ += fmaf(x, inverse, x * rest) != x / divisor;
+                const float ours = fmaf(x, inverse, x * rest), divided = x / divisor;
+                differ += (ours < ties[t]) != (divided < ties[t]) || (ours > ties[t]) != (divided > ties[t]);
             }
             compared += 2 * NEXT + 1;
         }
