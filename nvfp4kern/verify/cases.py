@@ -223,7 +223,7 @@ def _quantized_experts(rng, operator):
     bias = bias.astype(np.float32)
     gated = operator == "grouped_dual_gemm"
     of = np.s_[:, : 2 * n if gated else n]
-    for activation in ACTIVATIONS if gated else ALONE:
+    for activation in ACTIVATIONS if gated else ("identity", *ALONE):
         gate = {"activation": activation}
         if gated and activation in ("silu", "swiglu_oai"):
             gate["limit"] = 7.0
