@@ -1,223 +1,23 @@
 """Small calls of the GEMM operators, drawn by a seed: sizes, layouts, strides, types, batches.
 
-What is drawn has NaN around and between rows, as padding of blocked scale factors and as poison of
-outputs. Most draws are of the exact family: a GPU must then write the bytes that the CPU writes,
-guards included. The rest has all codes and scale factors: the oracle's interval must hold.
+Most draws are of the exact family: a GPU must then write the bytes that the CPU writes, guards
+included. The rest has all codes and scale factors: the oracle's interval must hold.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
-import torch
 from drawn_needs import NOTHING
-from generators import (
-    AROUND,
-    DTYPES,
-    ORDERS,
-    Guarded,
-    floats,
-    from_numpy,
-    layout_of,
-    rng_of,
-    scale_bytes,
-    scales,
-    values,
-)
+from drawn_operands import Draw, Drawn, without_none
+from generators import DTYPES, ORDERS, Guarded, floats, from_numpy, rng_of
 
-import nvfp4kern
-from nvfp4kern.verify import data, reference
+from nvfp4kern.verify import reference
 
 TOKENS = ("NVFP4", "float16", "bfloat16")
 OF_HALVES = ("halves_along_k", "halves_along_n")
 """Contiguous, of 16-bit weights that lie so."""
 OPERATORS = ("gemm", "dual_gemm", "contiguous", "rows", "list", "one launch", *OF_HALVES)
 OPERATORS += ("halves_by_rows", "activated", "alike list")
-NAN = 0x7F
 ATOM_ROWS = 128  # whose blocked scale factors lie together
 EXACT = (None, "relu")  # activations
-
-
-@dataclass
-class Drawn:
-    """A call that can be made on any device. `expected` has the oracle's answers: (output, rows,
-    interval); other rows belong to nobody."""
-
-    function: str
-    make: object
-    """device -> (positional arguments, options without out, list of Guarded)"""
-    expected: object
-    """c, which scales the error bound -> the answers"""
-    dtype: str
-    exact: bool
-    """The CPU's bytes are the only right ones."""
-    said: dict = field(default_factory=dict)
-
-    def run(self, device):
-        """The Guarded outputs."""
-        args, options, outs = self.made(device)
-        getattr(nvfp4kern, self.function)(*args, **options)
-        return outs
-
-    def explain(self, device):
-        args, options, _ = self.made(device)
-        return nvfp4kern.explain(self.function, *args, **options)
-
-    def made(self, device):
-        args, options, outs = self.make(device)
-        out = [o.tensor for o in outs]
-        return args, options | {"out": out if isinstance(args[0], list) else out[0]}, outs
-
-    def check(self, outs, c, oracle=True):
-        """Raises AssertionError where the outputs are wrong."""
-        assert all(out.guards_intact() for out in outs), f"guards: {self.said}"
-        if self.exact:
-            for i, (ours, theirs) in enumerate(zip(outs, self.run("cpu"), strict=True)):
-                differ = ours.buffer.view(torch.uint8).cpu() != theirs.buffer.view(torch.uint8)
-                assert not differ.any(), f"output {i}, {int(differ.sum())} bytes: {self.said}"
-        for i, rows, interval in self.expected(c) if oracle else ():
-            verdict = reference.check(values(outs[i].tensor)[..., rows, :], interval, self.dtype)
-            assert verdict.ok, f"output {i}, rows {rows}, {verdict}: {self.said}"
-
-
-# --- Operands ---
-
-
-def pitched(array, aligned, extra, device):
-    """Rows `aligned` bytes from each other, and batches likewise, NaN in between."""
-    *batch, rows, cols = array.shape
-    pitch = -(-cols // aligned) * aligned + extra[0] * aligned
-    strides = [1, pitch, pitch * rows + extra[1] * aligned][: array.ndim][::-1]
-    size = strides[0] * (batch[0] if batch else rows)
-    buffer = torch.full((size + 2 * AROUND,), 0xFF, dtype=torch.uint8)
-    torch.as_strided(buffer, array.shape, strides, AROUND).copy_(torch.from_numpy(array))
-    return torch.as_strided(buffer.to(device), array.shape, strides, AROUND)
-
-
-def by_expert(array, offsets):
-    """device -> scale factors as quantize(offsets=) lays them out, NaN as padding."""
-    blocked = reference.to_blocked_by_expert(array, offsets)
-    used = reference.to_blocked_by_expert(np.ones_like(array), offsets)
-    return lambda device: scale_bytes(np.where(used == 1, blocked, np.uint8(NAN)), device)
-
-
-class Draw:
-    """The random numbers of one call, and what they were taken for."""
-
-    def __init__(self, rng, always_exact=False, needs=NOTHING):
-        self.rng, self.always_exact, self.needs = rng, always_exact, needs
-
-    def exact(self):
-        return self.upto(4) > 1 or self.always_exact
-
-    def of(self, options):
-        return options[self.rng.integers(len(options))]
-
-    def upto(self, most, least=1):
-        return int(self.rng.integers(least, most + 1))
-
-    def operand(self, exact, *shape):
-        return (data.exact_family if exact else data.full_range)(self.rng, *shape)
-
-    def weights(self, exact, *shape):
-        """What tensor maps can say: (device -> codes, device -> scale factors, layout, values); the
-        last is a function, too: few calls ask the oracle."""
-        operand = self.operand(exact, *shape)
-        extra = self.upto(2, 0), self.upto(1, 0)
-        place = (lambda d: from_numpy(operand.codes, d)) if shape[-1] % 32 == 0 else None
-        if place is None or self.of((True, False)):
-            place = lambda d: pitched(operand.codes, 16, extra, d)  # noqa: E731
-        form = self.of(("linear", "blocked", "flat", "permuted"))
-        sf = self.factors(operand, form, 4)
-        return place, sf, layout_of(form), lambda: operand.values
-
-    def weights_of(self, dtype, exact, along, *shape):
-        """Likewise, of 16-bit elements that are contiguous along "k" or "n". All experts may have
-        one matrix."""
-        experts, *shape = shape
-        shape = (1 if self.upto(6) == 1 else experts, *shape)
-        w = data.small_integers(self.rng, *shape, most=3)
-        if not exact:
-            w = data.halves(self.rng, dtype, *shape)
-        extra = 8 * self.upto(2, 0), self.upto(2, 0)
-
-        def place(device):
-            rows = w if along == "k" else w.swapaxes(1, 2)
-            whole = -rows.shape[2] % 8 + extra[0]  # rows of whole 16 bytes
-            padded = np.pad(rows, [(0, 0), (0, extra[1]), (0, whole)], constant_values=np.nan)
-            there = floats(padded, dtype, device)[:, : rows.shape[1], : rows.shape[2]]
-            return (there if along == "k" else there.mT).expand(experts, -1, -1)
-
-        of_all = lambda: np.broadcast_to(w.astype(np.float64), (experts, *shape[1:]))  # noqa: E731
-        return place, lambda d: None, "linear", of_all
-
-    def factors(self, operand, form, aligned):
-        if form == "linear":
-            aligned, extra = aligned * self.of((1, 2, 4)), (self.upto(2, 0), self.upto(1, 0))
-            return lambda d: pitched(operand.scales, aligned, extra, d)
-        seed = self.upto(1 << 30)
-        byte = self.of((NAN, NAN, None))
-        return lambda d: scales(operand, form, rng_of(seed), d, byte)
-
-    def tokens(self, kind, exact, *shape, offsets=None):
-        """(device -> elements, device -> scale factors or None, layout, -> values)
-
-        With offsets each expert's blocked scale factors begin an atom.
-        """
-        if kind != "NVFP4":
-            x = data.small_integers(self.rng, *shape, most=3)
-            if not exact:
-                x = data.halves(self.rng, kind, *shape)
-            wide = 8 * self.upto(2, 0)
-
-            def place(device):
-                padding = [(0, 0)] * (len(shape) - 1) + [(0, wide)]
-                padded = np.pad(x, padding, constant_values=np.nan)
-                return floats(padded, kind, device)[..., : shape[-1]]
-
-            return place, lambda d: None, "linear", lambda: x.astype(np.float64)
-        operand = self.operand(exact, *shape)
-        extra = self.upto(3, 0), self.upto(2, 0)
-        form = self.of(("linear", "blocked", "flat", "permuted"))
-        sf = self.factors(operand, form, 1)
-        if offsets is not None and form != "linear":
-            sf = by_expert(operand.scales, offsets)
-        return (
-            lambda d: pitched(operand.codes, self.needs.pitch, extra, d), sf, layout_of(form),
-            lambda: operand.values,
-        )  # fmt: skip
-
-    def alpha(self, n):
-        """(device -> the argument, its values); n: how many there may be."""
-        kind = self.of(("none", "none", "float", "one", "all", "strided"))
-        if kind == "none":
-            return lambda d: None, 1.0
-        of = self.rng.standard_normal(n if kind in ("all", "strided") else 1).astype(np.float32)
-        if kind == "float":
-            return lambda d: float(of[0]), of[0]
-        if kind == "strided":
-            return lambda d: from_numpy(np.repeat(of, 2), d)[::2], of
-        return lambda d: from_numpy(of, d), of
-
-    def bias(self, *shape):
-        if not (step := self.of((0, 0, 1, 2))):
-            return lambda d: None, 0.0
-        dtype = self.of(DTYPES)
-        of = data.halves(self.rng, dtype, *shape, scale=10)
-        return lambda d: floats(np.repeat(of, step, -1), dtype, d)[..., ::step], of
-
-    def k(self, most):
-        """Now and then one that fills any ring more than once, or none of whole steps."""
-        small = self.of((32, 64, 96, 128, 160, 192, 256, 320, 448, 576))
-        if self.upto(5) == 1 and most >= 1088:
-            return self.of([k for k in (1088, 1344, 1408, 2880, 4608, 5152) if k <= most])
-        return self.of((16, 48, 80)) if self.upto(8) == 1 else min(small, max(most // 32 * 32, 32))
-
-
-def without_none(options):
-    return {name: value for name, value in options.items() if value is not None}
-
-
-# --- Operators ---
 
 
 def sizes_of(draw, tokens, work):
@@ -244,19 +44,22 @@ def draw_gemm(draw, tokens, kind, work):
     a, sfa, form_a, av = draw.tokens(kind, exact, *lead, m, k)
     b, sfb, form_b, bv = draw.weights(exact, *(() if shared else lead), n, k)
     (alpha, alpha_of), (bias, bias_of) = draw.alpha(n), draw.bias(n)
+    factors, factors_of = draw.row_scale(*lead, m)
     dtype, order = draw.of(DTYPES), draw.of(ORDERS)
 
     def make(device):
         options = {"alpha": alpha(device), "bias": bias(device), "scale_layout": (form_a, form_b)}
+        options["row_scale"] = factors(device)
         args = a(device), b(device), sfa(device), sfb(device)
         return args, without_none(options), [Guarded((*lead, m, n), dtype, device, order)]
 
     def expected(c):
-        whole = reference.gemm(av(), bv(), alpha=alpha_of, bias=bias_of, c=c, nvfp4=kind == "NVFP4")
-        yield 0, slice(None), whole
+        of = {"alpha": alpha_of, "row_scale": factors_of, "bias": bias_of}
+        yield 0, slice(None), reference.gemm(av(), bv(), c=c, nvfp4=kind == "NVFP4", **of)
 
     said = {"m": m, "n": n, "k": k, "batch": batch, "shared": shared, "forms": (form_a, form_b)}
-    return Drawn("gemm", make, expected, dtype, exact, said | {"out": (dtype, order)})
+    said |= {"row_scale": factors_of is not None, "out": (dtype, order)}
+    return Drawn("gemm", make, expected, dtype, exact, said)
 
 
 def activation_of(draw):
@@ -282,11 +85,12 @@ def draw_dual_gemm(draw, tokens, kind, work):
     alphas = [draw.alpha(n) for _ in range(2)]
     scaled = [2.0**-6 * of for _, of in alphas]
     biases = [draw.bias(n) for _ in range(2)]
+    factors, factors_of = draw.row_scale(*lead, m)
     dtype, order = draw.of(DTYPES), draw.of(ORDERS)
 
     def make(device):
         weights = first[0](device), second[0](device)
-        options = activation | {"scale_layout": (form_a, first[2])}
+        options = activation | {"scale_layout": (form_a, first[2]), "row_scale": factors(device)}
         for i, alpha in enumerate(scaled):
             given = np.atleast_1d(np.float32(alpha))
             options[f"alpha{i + 1}"] = from_numpy(given, device)
@@ -296,13 +100,14 @@ def draw_dual_gemm(draw, tokens, kind, work):
 
     def expected(c):
         options = activation | {"alpha1": scaled[0], "alpha2": scaled[1]}
-        options |= {"bias1": biases[0][1], "bias2": biases[1][1]}
+        options |= {"bias1": biases[0][1], "bias2": biases[1][1], "row_scale": factors_of}
         ups = first[3](), second[3]()
         yield 0, slice(None), reference.dual_gemm(av(), *ups, c=c, nvfp4=kind == "NVFP4", **options)
 
     said = {"m": m, "n": n, "k": k, "batch": lead, "forms": (form_a, first[2])}
     exact = exact and activation["activation"] in ("identity", "relu")
     said |= activation | {"biases": [np.ndim(of) > 0 for _, of in biases], "out": (dtype, order)}
+    said["row_scale"] = factors_of is not None
     return Drawn("dual_gemm", make, expected, dtype, exact, said)
 
 
@@ -344,6 +149,7 @@ def draw_experts(draw, tokens, kind, work, by_rows=False, along=None, activation
     alpha = draw.of((None, (1,), (experts,), (experts, n)))
     alpha = None if alpha is None else draw.rng.standard_normal(alpha).astype(np.float32)
     bias, bias_of = draw.bias(experts, n)
+    factors, factors_of = draw.row_scale(m)
     dtype, order = draw.of(DTYPES), draw.of(ORDERS)
     rows = draw.rng.integers(0, m * per_token, count).astype(np.int32)
     rows[: offsets[0]] = rows[offsets[-1] :] = -1
@@ -355,7 +161,7 @@ def draw_experts(draw, tokens, kind, work, by_rows=False, along=None, activation
             "alpha": None if alpha is None else from_numpy(alpha, device),
             "rows": from_numpy(rows, device) if by_rows else None,
             "rows_per_token": per_token if by_rows else None, "scale_layout": (form_a, form_b),
-            "activation": activation,
+            "activation": activation, "row_scale": factors(device),
         }  # fmt: skip
         args = a(device), b(device), sfa(device), sfb(device)
         return args, without_none(options), [Guarded((count, n), dtype, device, order)]
@@ -366,11 +172,14 @@ def draw_experts(draw, tokens, kind, work, by_rows=False, along=None, activation
             part = slice(offsets[g], offsets[g + 1])
             by = scale if np.size(scale) == 1 else scale[g]
             add = bias_of if np.ndim(bias_of) == 0 else bias_of[g]
-            of = {"activation": activation or "identity", "nvfp4": kind == "NVFP4"}
-            yield 0, part, reference.gemm(x[token_of[part]], w[g], alpha=by, bias=add, c=c, **of)
+            of = {"activation": activation or "identity", "nvfp4": kind == "NVFP4", "c": c}
+            if factors_of is not None:
+                of["row_scale"] = factors_of[token_of[part]]
+            yield 0, part, reference.gemm(x[token_of[part]], w[g], alpha=by, bias=add, **of)
 
     said = {"experts": experts, "rows": count, "m": m, "n": n, "k": k, "forms": (form_a, form_b)}
     said |= {"kind": how, "out": (dtype, order), "per_token": per_token, "activation": activation}
+    said["row_scale"] = factors_of is not None
     return Drawn("grouped_gemm", make, expected, dtype, exact and activation in EXACT, said)
 
 
@@ -395,9 +204,11 @@ def draw_list(draw, tokens, kind, work, together=False, alike=False):
         a, b = draw.tokens(kind, exact, m, k), draw.weights(exact, n, k)
         layouts = layouts or (a[2], b[2])
         if (a[2], b[2]) == layouts:
-            alpha, (_, bias) = draw.alpha(n), draw.bias(n)
-            groups.append((m, n, k, a, b, alpha, np.broadcast_to(np.float32(bias), (n,))))
+            alpha, (_, bias), factors = draw.alpha(n), draw.bias(n), draw.row_scale(m)
+            bias = np.broadcast_to(np.float32(bias), (n,))
+            groups.append((m, n, k, a, b, alpha, bias, factors))
     with_alpha, with_bias = draw.of((True, False)), draw.of((True, False))
+    with_factors = any(g[7][1] is not None for g in groups)
 
     def make(device):
         a, b, sfa, sfb = ([g[of][i](device) for g in groups] for i in (0, 1) for of in (3, 4))
@@ -408,21 +219,18 @@ def draw_list(draw, tokens, kind, work, together=False, alike=False):
                                 for g in groups]  # fmt: skip
         if with_bias:
             options["bias"] = [floats(g[6], "float32", device) for g in groups]
+        if with_factors:
+            options["row_scale"] = [g[7][0](device) for g in groups]
         return args, options, [Guarded((g[0], g[1]), dtype, device, order) for g in groups]
 
     def expected(c):
         for i, g in enumerate(groups):
-            alpha = g[5][1] if with_alpha else 1.0
-            bias = g[6] if with_bias else 0.0
-            yield (
-                i,
-                slice(None),
-                reference.gemm(
-                    g[3][3](), g[4][3](), alpha=alpha, bias=bias, c=c, nvfp4=kind == "NVFP4"
-                ),
-            )
+            of = {"alpha": g[5][1] if with_alpha else 1.0, "bias": g[6] if with_bias else 0.0}
+            of |= {"row_scale": g[7][1], "c": c, "nvfp4": kind == "NVFP4"}
+            yield i, slice(None), reference.gemm(g[3][3](), g[4][3](), **of)
 
     said = {"groups": [g[:3] for g in groups], "forms": layouts, "out": (dtype, order)}
+    said["row_scale"] = with_factors
     return Drawn("grouped_gemm", make, expected, dtype, exact, said)
 
 

@@ -1,8 +1,9 @@
 """Small calls of grouped_dual_gemm for a tile, drawn by a seed like those of drawn_calls.py."""
 
 import numpy as np
-from drawn_calls import TOKENS, Draw, Drawn, activation_of, offsets_of, sizes_of, without_none
+from drawn_calls import TOKENS, activation_of, offsets_of, sizes_of
 from drawn_needs import NOTHING
+from drawn_operands import Draw, Drawn, without_none
 from generators import DTYPES, ORDERS, Guarded, from_numpy, rng_of
 
 from nvfp4kern.verify import reference
@@ -53,6 +54,7 @@ def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHI
     alpha, gates, ups = alphas_of(draw, experts, n, interleaved)
     bias, bias_of = draw.bias(experts, 2 * n)
     biases = parted(np.broadcast_to(bias_of, (experts, 2 * n)), interleaved)
+    factors, factors_of = draw.row_scale(m)
     dtype, order = draw.of(DTYPES), draw.of(ORDERS)
     rows = draw.rng.integers(0, m * per_token, count).astype(np.int32)
     rows[: offsets[0]] = rows[offsets[-1] :] = -1
@@ -61,6 +63,7 @@ def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHI
     def make(device):
         options = {
             "alpha": None if alpha is None else from_numpy(alpha, device),
+            "row_scale": factors(device),
             "bias": bias(device),
             "gate_up": "interleaved" if interleaved else "halves",
             "rows": from_numpy(rows, device) if by_rows else None,
@@ -78,6 +81,8 @@ def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHI
             options = activation | {"alpha1": gates[g], "alpha2": ups[g]}
             options |= {"bias1": biases[0][g], "bias2": biases[1][g]}
             options |= {"c": c, "nvfp4": kind == "NVFP4"}
+            if factors_of is not None:
+                options["row_scale"] = factors_of[token_of[part]]
             rows = (w[g][0::2], w[g][1::2]) if interleaved else (w[g][:n], w[g][n:])
             yield 0, part, reference.dual_gemm(x[token_of[part]], *rows, **options)
 
@@ -85,5 +90,6 @@ def draw_gated(tokens, kind, seed, work=1 << 22, always_exact=False, needs=NOTHI
     said = {"operator": "gated", "tokens": kind, "tile of": tokens, "seed": seed, "kind": how}
     said |= {"experts": experts, "rows": count, "m": m, "n": n, "k": k, "per_token": per_token}
     said |= {"interleaved": interleaved, "bias": np.ndim(bias_of) > 0}
+    said["row_scale"] = factors_of is not None
     said |= activation | {"forms": (form_a, form_b), "out": (dtype, order)}
     return Drawn("grouped_dual_gemm", make, expected, dtype, exact, said)

@@ -14,8 +14,8 @@ MOST_OVER = 130
 
 
 class DrawnRoute:
-    """Like Drawn of drawn_calls.py, but weights are approximations on a GPU: the oracle is always
-    asked."""
+    """Like Drawn of drawn_operands.py, but weights are approximations on a GPU: the oracle is
+    always asked."""
 
     def __init__(self, said, x, w, dtype, options, bias, scale, out_dtype):
         self.said, self.x, self.w, self.dtype = said, x, w, dtype

@@ -148,6 +148,12 @@ def by_rows(kind, new, m, n, k):
     return function, (tokens[0], args[1], tokens[1], args[3]), options
 
 
+def scaled_by_token(make, kind, new, m, n, k):
+    """gemm, or experts, with a row_scale."""
+    function, args, options = make(kind, new, m, n, k)
+    return function, args, options | {"row_scale": new((len(args[0]),), torch.float32)}
+
+
 def stacked(kind, new, m, n, k):
     (a, sfa), (b, sfb) = operand(new, kind, m, k), weights(new, kind, 3, 2 * n, k)
     options = {"offsets": new((4,), torch.int32, m), "alpha": 2.0**-16}
@@ -239,6 +245,7 @@ OF_ANY = (group_list, contiguous, by_rows)
 BUILDERS = [
     *(partial(make, kind) for make, kind in itertools.product(OF_NVFP4, TOKENS)),
     *(partial(make, kind) for make, kind in itertools.product(OF_ANY, (*TOKENS, *PLAIN))),
+    *(partial(scaled_by_token, make, "codes") for make in (gemm, by_rows, stacked, encoding)),
     *(partial(one_launch, kind) for kind in ("codes", "bfloats")),
     *(partial(along_n, kind) for kind in ("halves", "bfloats")),
     blocked_by_expert,
@@ -284,7 +291,7 @@ def label(build):
     """A builder in words."""
     if not isinstance(build, partial):
         return build.__name__
-    return " ".join(map(str, (build.func.__name__, *build.args)))
+    return " ".join(getattr(arg, "__name__", str(arg)) for arg in (build.func, *build.args))
 
 
 def forced_tiles():
