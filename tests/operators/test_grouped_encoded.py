@@ -199,14 +199,19 @@ def test_hopper_has_kernels_of_its_own(gpu, name, limit, tokens):
 
 @pytest.mark.parametrize("kind", Matrices.kinds)
 @pytest.mark.parametrize("name", ("identity", "relu2"))
-def test_one_matrix_is_sm80_s(gpu, name, kind):
-    """sm90 and sm100 write no codes of it."""
+def test_kernels_of_one_matrix(gpu, name, kind):
+    """sm90's are of NVFP4 weights; sm100 writes no codes of it."""
     rng = rng_of(7)
     a = Tokens(rng, gpu.device, 9, 256, kind=kind)
     b = Matrices(rng, gpu.device, 2, 64, 256, kind=kind)
     plan = b.explain(a.tensor, a.sf, [0, 1, 9], quantized=True, activation=name)
+    if gpu.name == "sm90" and kind in ("NVFP4", "W4A16"):
+        assert plan["kernel"].startswith("sm90_activated_grouped_gemm_")
+        assert plan.get("declined") is None
+        return
+    reasons = {"sm90": "the operator has no kernel of it", "sm100": NO_CODES}
+    declined = f"{gpu.name}: {reasons[gpu.name]}" if gpu.name in reasons else None
     assert plan["kernel"].startswith("sm80_activated_grouped_gemm_t32_")
-    declined = None if gpu.name == "sm80" else f"{gpu.name}: {NO_CODES}"
     assert plan.get("declined") == declined and plan["batch_invariant"]
 
 
@@ -229,8 +234,13 @@ def test_wgmma_tiles(gpu, tile, row_limit, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", f"sm90/gemm:{tile}")
     monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", row_limit)
     rng, device, offsets, per_token = rng_of(8), gpu.device, [0, 5, 5, 44, 180], 3
-    for form, n, gating in (("blocked", 128, ("relu2", np.inf)), ("linear", 208, ("silu", 7.0))):
-        a, stack = Tokens(rng, device, 140, 320), Stack(rng, device, 4, n, 320, form=form)
+    for experts, form, n, gating in (
+        (Stack, "blocked", 128, ("relu2", np.inf)),
+        (Stack, "linear", 208, ("silu", 7.0)),
+        (Matrices, "blocked", 272, ("silu", np.inf)),
+        (Matrices, "linear", 208, ("identity", np.inf)),
+    ):
+        a, stack = Tokens(rng, device, 140, 320), experts(rng, device, 4, n, 320, form=form)
         rows, gating = drawn(rng, offsets, 183, 140, per_token), gating_of(*gating)
         by_index = {"rows": from_numpy(rows, device), "rows_per_token": per_token}
         got = encode(a, stack, offsets, count=183, global_scale=0.5, **by_index, **gating)

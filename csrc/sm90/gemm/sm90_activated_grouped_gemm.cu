@@ -1,6 +1,7 @@
-/* The kernels of sm90_gemm.cuh for contiguous grouped_gemm with an activation, as sm90_grouped_gemm.cu has them. They
- * are others because an activation takes registers: with a branch for it w128 had 160 in place of 129 without one. The
- * two largest tiles of experts have none: a wheel shall stay small, and v112 has no register left. */
+/* The kernels of sm90_gemm.cuh for contiguous grouped_gemm with an activation or an NVFP4 output, and else as
+ * sm90_grouped_gemm.cu has them. They are others because an activation takes registers: with a branch for it w128 had
+ * 160 in place of 129 without one. The two largest tiles of experts have none: a wheel shall stay small, and v112 has
+ * no register left. */
 #include "sm90_gemm.cuh"
 
 #define KERNEL(name, ...)                                                                                    \

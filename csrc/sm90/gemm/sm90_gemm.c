@@ -428,7 +428,8 @@ static nk_status sm90_gemm_launch(const gemm_desc *d, const gemm_launch *c, cons
                                       .rows = d->slice.rows,
                                       .first_row = (int32_t)d->slice.first_row,
                                       .wait_first = weights_first,
-                                      .token_rows = g->rows};
+                                      .token_rows = g->rows,
+                                      .encoded = g->encoded};
     }
     sm90_gemm_maps maps;
     NK_TRY(sm90_gemm_encode_maps(d, t, &params, &tokens, &maps));

@@ -279,10 +279,12 @@ __device__ inline void wgmma_mainloop(const sm90_gemm_memory<C> &s, const smem_a
  * group stores or sends. */
 template <class C, typename P, int N>
 __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_params &params,
-                                      const nk_token_rows &rows, const tile_coord &tile, const consumer &c,
+                                      const sm90_gemm_experts &experts, const tile_coord &tile, const consumer &c,
                                       const lane_factors &f, int first_n8, float (&sums)[N])
 {
-    const auto scaled = [&](int n8, auto &sums) { return scale_sums<C>(p, params, rows, tile, n8, sums); };
+    const auto scaled = [&](int n8, auto &sums) {
+        return scale_sums<C>(p, params, experts.token_rows, tile, n8, sums);
+    };
     if constexpr (C::ENCODER_WARPS > 0) {
         const float scale = scaled(first_n8, sums);
         if (C::ACTIVATED || p.encoded.wanted)
@@ -290,7 +292,10 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
         else
             store_gemm_tile<C>(p, params, tile, c, f, scale, first_n8, sums);
     } else if constexpr (C::CLUSTER == 1) {
-        store_gemm_tile<C>(p, params, tile, c, f, scaled(first_n8, sums), first_n8, sums);
+        const float scale = scaled(first_n8, sums);
+        if constexpr (C::ACTIVATED)
+            if (experts.encoded.wanted) return encode_tile<C>(experts.encoded, p, params, tile, c, f, scale, sums);
+        store_gemm_tile<C>(p, params, tile, c, f, scale, first_n8, sums);
     } else if constexpr (C::BOTH_CTAS_STORE) { /* CTA 1 the upper half */
         const int rank = (int)cluster_ctarank(), sender = C::WARPGROUPS * c.consumer_group + c.warpgroup;
         float ours[N / 2], theirs[N / 2];
@@ -316,7 +321,7 @@ __device__ inline void wgmma_epilogue(sm90_gemm_memory<C> &s, const P &p, const 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 template <class C, typename P>
-__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const nk_token_rows &rows,
+__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const sm90_gemm_experts &experts,
                                      const gemm_tile_scheduler &scheduler, k_range k, int warpgroup)
 {
     const consumer c = consumer_of<C>(warpgroup);
@@ -334,15 +339,15 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const P &p, const n
         if constexpr (C::CTA_SPLIT_K == 2) {
             float ours[C::ACCUMULATORS / 2];
             reduce_consumer_groups<C>(s, c, sums, ours);
-            wgmma_epilogue<C>(s, p, scheduler.params, rows, tile, c, f, c.consumer_group * C::OWN_N8S, ours);
+            wgmma_epilogue<C>(s, p, scheduler.params, experts, tile, c, f, c.consumer_group * C::OWN_N8S, ours);
         } else {
-            wgmma_epilogue<C>(s, p, scheduler.params, rows, tile, c, f, 0, sums);
+            wgmma_epilogue<C>(s, p, scheduler.params, experts, tile, c, f, 0, sums);
         }
     });
 }
 
 template <class C>
-__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &list, const nk_token_rows &rows,
+__device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &list, const sm90_gemm_experts &none,
                                      const gemm_tile_scheduler &scheduler, k_range, int warpgroup)
 {
     const consumer c = consumer_of<C>(warpgroup);
@@ -356,7 +361,7 @@ __device__ inline void consume_tiles(sm90_gemm_memory<C> &s, const sm90_list &li
         C::TILE_MS::call(g.tile_m_index, [&](auto tile_m) {
             float sums[tile_m.TILE_M / 2];
             wgmma_mainloop(s, at, reader, 0, 1, k_tiles_of_cta<C>(g.params), c, r, sums);
-            wgmma_epilogue<C>(s, g.gemm, g.params, rows, tile, c, f, 0, sums);
+            wgmma_epilogue<C>(s, g.gemm, g.params, none, tile, c, f, 0, sums);
         });
     });
 }
@@ -418,7 +423,7 @@ __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_ma
     } else {
         if (C::HAS_PRODUCER_WARPGROUP)
             setmaxnreg_inc<C::WARPGROUPS == 4 ? 104 : C::WARPGROUPS == 3 ? 152 : C::LIST ? 216 : 224>();
-        consume_tiles<C>(s, p, experts.token_rows, scheduler, k, warpgroup);
+        consume_tiles<C>(s, p, experts, scheduler, k, warpgroup);
     }
     griddepcontrol_wait(); /* by all threads: the next kernel relies on it */
     if (C::CLUSTER == 2 && warpgroup == C::WARPGROUPS * C::CONSUMER_GROUPS)

@@ -134,11 +134,12 @@ typedef struct sm90_expert_maps {
 typedef struct sm90_gemm_experts {
     const int32_t *offsets; /* NULL: no experts */
     int64_t count;
-    int64_t token_sf_bytes;   /* of the buffer of blocked scale factors */
-    int64_t rows;             /* of all slices */
-    int32_t first_row;        /* of this one */
-    bool wait_first;          /* reads no offset before the previous kernels have ended */
-    nk_token_rows token_rows; /* of the operand, if they are gathered */
+    int64_t token_sf_bytes;    /* of the buffer of blocked scale factors */
+    int64_t rows;              /* of all slices */
+    int32_t first_row;         /* of this one */
+    bool wait_first;           /* reads no offset before the previous kernels have ended */
+    nk_token_rows token_rows;  /* of the operand, if they are gathered */
+    nk_encoded_output encoded; /* of grouped_gemm */
 } sm90_gemm_experts;
 
 /* Prepared tokens, as the prologue kernel (sm90_prepare_a_*) writes them to the workspace: [L][M][K rounded up to whole

@@ -1,10 +1,11 @@
-/* The epilogue of grouped_dual_gemm that writes NVFP4: from a warpgroup's sums of gates and ups to codes and scale
+/* The epilogues of grouped_gemm and grouped_dual_gemm that write NVFP4: from a warpgroup's sums to codes and scale
  * factors.
  *
- * A warp has eight features of a token, half a block. Each of two warps computes the scale factor that its half needs,
- * and the larger one is the block's. They exchange these through sm90_gemm_memory::half_block_sf. Two barriers of the
- * pair, BARRIER_PAIRS + pair of 64 threads, frame every exchange: after the first one the peer has read the bytes of
- * the previous window, after the second one it has written those of this window.
+ * Of grouped_gemm a warp has 16 features of a token: a block. Of grouped_dual_gemm it has eight, half a block. Each of
+ * two warps computes the scale factor that its half needs, and the larger one is the block's. They exchange these
+ * through sm90_gemm_memory::half_block_sf. Two barriers of the pair, BARRIER_PAIRS + pair of 64 threads, frame every
+ * exchange: after the first one the peer has read the bytes of the previous window, after the second one it has written
+ * those of this window.
  *
  * No stage is used, so the producers go on loading the next tile. */
 #ifndef NK_SM90_GEMM_ENCODE_CUH
@@ -26,8 +27,8 @@ __device__ inline void transpose_8x8(float v[2])
 
 /* Activates the sums of a window times `scale`, in place of the gates: two of each n8 group. */
 template <int N>
-__device__ inline void activate_window(const nk_activation &activation, float scale, const lane_factors &f,
-                                       float (&window)[N])
+__device__ inline void activate_gated_window(const nk_activation &activation, float scale, const lane_factors &f,
+                                             float (&window)[N])
 {
     float h[N / 2], u[N / 2];
 #pragma unroll
@@ -60,7 +61,7 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
     for_each_window<16>(sums, tile.m_end - tile.m, [&](auto &window, int done) {
         constexpr int N8S = (int)(sizeof window / 16);
         uint32_t factors = 0;
-        if constexpr (C::ACTIVATED) activate_window(p.activation, scale, f, window);
+        if constexpr (C::ACTIVATED) activate_gated_window(p.activation, scale, f, window);
 #pragma unroll
         for (int i = 0; i < N8S; i++) {
             float *v = window + 4 * i;
@@ -88,6 +89,42 @@ __device__ inline void encode_gated_tile(sm90_gemm_memory<C> &s, const gemm_gate
             }
             codes += 8 * p.encoded.codes_row_stride;
             sf += 8 * p.encoded.sf_row_stride;
+        }
+    });
+}
+
+/* Codes and scale factors of grouped_gemm's activated sums. Once transposed, a lane has features 2 c, 2 c + 1, 2 c + 8
+ * and 2 c + 9, c = lane % 4, of token lane / 4 of each n8 group. */
+template <class C, int N>
+__device__ inline void encode_tile(const nk_encoded_output &to, const nk_gemm_problem &p,
+                                   const sm90_gemm_params &params, const tile_coord &tile, const consumer &c,
+                                   const lane_factors &f, float scale, float (&sums)[N])
+{
+    const int64_t first = tile.n + 64 * c.warpgroup + 16 * c.warp, row = tile.m + c.lane / 4;
+    const encoder e = encoder_of(encode_scale_of(to.global_scale));
+    uint8_t *codes = to.codes + row * to.codes_row_stride + first / 2 + c.lane % 4;
+    uint8_t *sf = to.sf + row * to.sf_row_stride + first / NK_SF_VEC;
+    for_each_window<8>(sums, tile.m_end - tile.m, [&](auto &window, int done) {
+        activate_window((nk_activation_kind)params.activation, true, scale, f, window);
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof window / 16); i++) {
+            float (&low)[2] = *(float (*)[2])(window + 4 * i), (&high)[2] = *(float (*)[2])(window + 4 * i + 2);
+            transpose_8x8(low);
+            transpose_8x8(high);
+            uint32_t amax = 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                amax = max(amax, __float_as_uint(fabsf(window[4 * i + j])));
+            const uint32_t factor = sf_of_amax(e, quad_max(amax));
+            const float to_code = code_factor(e, factor);
+            if (first < p.n && row + 8 * (done + i) < tile.m_end) {
+                const bool has = has_codes(factor);
+                codes[0] = has ? (uint8_t)(code_of(low[0], to_code) | code_of(low[1], to_code) << 4) : 0;
+                codes[4] = has ? (uint8_t)(code_of(high[0], to_code) | code_of(high[1], to_code) << 4) : 0;
+                if (c.lane % 4 == 0) *sf = (uint8_t)factor;
+            }
+            codes += 8 * to.codes_row_stride;
+            sf += 8 * to.sf_row_stride;
         }
     });
 }

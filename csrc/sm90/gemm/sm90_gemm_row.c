@@ -24,7 +24,6 @@ static const char *sm90_row_why_not(const gemm_desc *d, const nk_settings *setti
     if (d->experts && gemm_experts(d) == 0) return "there are no experts";
     if (d->op == GEMM_GROUPED_DUAL && p->k == 0) return GEMM_K_IS_0;
     if (d->list && d->activation) return GEMM_NO_ACTIVATED_LISTS;
-    if (d->op == GEMM_GROUPED && gemm_encodes(d)) return GEMM_NO_CODES;
     for (int64_t g = 0; d->list && g < d->list->groups; g++)
         if (d->list->list[g].b.dtype != NK_E2M1X2) return GEMM_NOT_NVFP4("weights");
     if (settings->batch_invariant && !sm90_row_is_forced(settings, sm90_row_family_of(d)->tiles))

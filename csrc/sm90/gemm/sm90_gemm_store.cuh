@@ -167,6 +167,21 @@ __device__ inline void read_gated_biases(const P &p, const tile_coord &tile, con
     f.bias[1] = bias_at(bias_of<C>(p.bias2, tile), n);
 }
 
+/* Of a window of gemm's sums, in place: a switch for each four sums would be long. nk_silu is what codes are made of.
+ */
+template <int N>
+__device__ inline void activate_window(nk_activation_kind kind, bool encodes, float scale, const lane_factors &f,
+                                       float (&window)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        window[i] = __fmaf_rn(f.alpha[i % 4 / 2], window[i] * scale, f.bias[i % 4 / 2]);
+    if (encodes && kind == NK_SILU)
+        each<N>(window, [](float h) { return nk_silu(h); });
+    else
+        activate_alone<N>(kind, window);
+}
+
 /* gemm: `sums` are of the n8 groups from first_n8 on, and are to be multiplied by `scale`. */
 template <class C, int N>
 __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm_params &params, const tile_coord &tile,
@@ -178,16 +193,6 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     const int batch = batch_of<C>(tile);
     const nk_output &d = p.d;
     const bool vectors = has_vector_rows(d, p.n, 8), half = d.dtype == NK_F16;
-    /* Of a window, in place: a switch for each four sums would be long. */
-    auto activate_window = [&](auto &window) {
-        if constexpr (C::ACTIVATED) {
-            constexpr int COUNT = (int)(sizeof window / 4);
-#pragma unroll
-            for (int j = 0; j < COUNT; j++)
-                window[j] = __fmaf_rn(f.alpha[j % 4 / 2], window[j] * scale, f.bias[j % 4 / 2]);
-            activate_alone<COUNT>((nk_activation_kind)params.activation, window);
-        }
-    };
     auto values = [&](const float *sums4, float v[4]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
@@ -198,7 +203,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
         const int64_t feature = first + (c.lane & 1) * 8 + c.lane % 4 / 2 * 4;
         uint8_t *at = output_at(d, batch, token + c.lane / 4, feature);
         for_each_window<MOST>(sums, end - token, [&](auto &window, int done) {
-            activate_window(window);
+            if constexpr (C::ACTIVATED) activate_window((nk_activation_kind)params.activation, false, scale, f, window);
 #pragma unroll
             for (int i = 0; i < (int)(sizeof window / 16); i++, at += 8 * d.row_stride) {
                 float v[4];
@@ -211,7 +216,7 @@ __device__ inline void store_gemm_tile(const nk_gemm_problem &p, const sm90_gemm
     }
     lane_stores out(d, batch, token, {first + c.lane / 4, first + c.lane / 4 + 8}, p.n);
     for_each_window<C::ACTIVATED ? 8 : 16>(sums, end - token, [&](auto &window, int done) {
-        activate_window(window);
+        if constexpr (C::ACTIVATED) activate_window((nk_activation_kind)params.activation, false, scale, f, window);
 #pragma unroll
         for (int i = 0; i < (int)(sizeof window / 16); i++) {
             const int64_t remaining = end - token - 8 * (done + i);
