@@ -11,26 +11,11 @@ typedef struct gemm_choice {
 
 NK_CHOICE_FITS(gemm_choice);
 
-/* Whether a product, or a group of a list, has a factor for each token. */
-static bool has_row_scale(const gemm_desc *d)
-{
-    bool any = !d->list && d->gemm->row_scale.data;
-    for (int64_t g = 0; d->list && g < d->list->groups && !any; g++)
-        any = d->list->list[g].row_scale.data;
-    return any;
-}
-
-static const char *why_not_row(const gemm_row *row, const gemm_desc *d, const nk_settings *settings)
-{
-    if (!row->scales_rows && has_row_scale(d)) return GEMM_NO_ROW_SCALE;
-    return row->why_not ? row->why_not(d, settings) : NULL;
-}
-
 nk_status gemm_plan(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice)
 {
     const bool is_empty = d->experts && (gemm_experts(d) == 0 || gemm_is_empty_group(d->gemm));
     if (row->is_last && is_empty) return NK_OK; /* no launch */
-    const char *why = why_not_row(row, d, settings);
+    const char *why = row->why_not ? row->why_not(d, settings) : NULL;
     if (why) return gemm_decline(row->family(d), settings, why, plan);
     if (d->list) return (row->plan_list ? row->plan_list : gemm_plan_list)(row, d, settings, plan, choice);
     gemm_choice *c = choice;

@@ -195,8 +195,7 @@ struct gemm_row {
     nk_status (*plan_list)(const gemm_row *row, const gemm_desc *d, const nk_settings *settings, nk_plan *plan,
                            void *choice);
     nk_status (*run_list)(const gemm_row *row, const gemm_desc *d, const void *choice, const nk_exec *exec);
-    bool scales_rows; /* its kernels take row_scale */
-    bool is_last;     /* no row follows that could serve the call */
+    bool is_last; /* no row follows that could serve the call */
 };
 
 /* An nk_family's `describe`, whose `of` is the gemm_family. */

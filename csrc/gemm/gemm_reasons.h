@@ -9,7 +9,6 @@
 #define GEMM_NO_KERNEL "the operator has no kernel of it"
 #define GEMM_NO_ACTIVATED_LISTS "it has no kernels of lists with an activation: models' experts are one stack"
 #define GEMM_NO_CODES "the operator has no kernel of it that writes codes"
-#define GEMM_NO_ROW_SCALE "it has no kernel that takes row_scale"
 #define GEMM_NO_SMEM "its CTAs do not fit into shared memory"
 #define GEMM_NOTHING "no group has anything to multiply"
 

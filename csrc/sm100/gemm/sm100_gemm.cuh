@@ -5,6 +5,7 @@
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  *   grouped_gemm, list:       the gemm of each group
  *   grouped_dual_gemm:        the dual_gemm of each expert's tokens with its gates, its ups and their alphas
+ *   row_scale, if given:      fl(row_scale[l,m] * sum) takes the place of each sum
  *
  * Operands: the MMA's M and N need not be the problem's. A row of operand M is a lane of tensor memory, 128 for each
  * CTA; a row of operand N is a column. The plan says which of them tokens are (params.tokens_are_mma_m): few tokens are

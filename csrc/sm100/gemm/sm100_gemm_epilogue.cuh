@@ -6,6 +6,7 @@
 #include "cuda/epilogue.cuh"
 #include "cuda/ptx/global.cuh"
 #include "cuda/ptx/registers.cuh"
+#include "sm100_gemm_gather.cuh"
 #include "sm100_gemm_split_k.cuh"
 
 #define STORE_N 16 /* columns that a thread stores at once: 32 bytes of 16-bit elements */
@@ -36,6 +37,34 @@ template <class C, typename P> __device__ inline output_row output_row_of(const 
     o.by_four = o.column_stride == size && is_aligned(o.at, (uint32_t)(4 * size));
     o.by_sector = o.column_stride == size && is_aligned(o.at, 32);
     return o;
+}
+
+/* row_scale of one token, if there is any: of the thread's row, or of its lane's among 32 columns from n on. */
+template <class C, typename P>
+__device__ inline float row_factor(const P &p, const mma_tile_scheduler &scheduler, const mma_tile &t,
+                                   const output_row &o, int64_t n)
+{
+    const nk_row_scale &scale = p.row_scale;
+    if (!scale.data) return 1;
+    const int64_t row = t.params.tokens_are_mma_m ? o.m : min(n + threadIdx.x % 32, o.n_end - 1);
+    const int64_t token = has_tokens_by_index<C>(scheduler) ? token_of_row(scheduler, row) : row;
+    return scale.data[(C::EXPERTS ? 0 : t.l) * scale.batch_stride + token * scale.stride];
+}
+
+/* Multiplies the sums of STORE_N columns by their tokens' factors, which shuffles hand round if tokens are columns.
+ * kept(): lanes to read from, one for each column, would stay in registers from tile to tile. */
+template <class C>
+__device__ inline void scale_sums(bool tokens_are_mma_m, float factor, int first,
+                                  uint32_t (&sums)[C::MATRICES][C::LOAD_N])
+{
+    const int lane = (int)kept(threadIdx.x % 32);
+#pragma unroll
+    for (int i = first; i < first + STORE_N; i++) {
+        const float its = __shfl_sync(~0u, factor, tokens_are_mma_m ? lane : i);
+#pragma unroll
+        for (int matrix = 0; matrix < C::MATRICES; matrix++)
+            sums[matrix][i] = __float_as_uint(__fmul_rn(its, __uint_as_float(sums[matrix][i])));
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -173,6 +202,7 @@ __device__ inline void run_epilogue(SMEM &s, uint32_t tmem, const P &launch, con
         const output_row out = output_row_of<C>(p, t);
         const typename row_epilogue<P>::type epilogue(p, t.params, out, C::EXPERTS ? t.l : 0);
         const uint32_t at = lanes + accumulator.stage * C::ACCUMULATOR_COLUMNS;
+        float factor = row_factor<C>(p, scheduler, t, out, out.n + first);
         wait_tmem(&s.accumulator_full[accumulator.stage], accumulator.parity);
         if constexpr (C::SPLIT_K > 1) {
             send_sums_to_peers<C>(s, scheduler, at, inbox.parity);
@@ -194,6 +224,11 @@ __device__ inline void run_epilogue(SMEM &s, uint32_t tmem, const P &launch, con
             for (int i = 0; i < C::LOAD_N; i += STORE_N) {
                 const int64_t n = out.n + column + i;
                 float v[STORE_N];
+                if (p.row_scale.data) {
+                    scale_sums<C>(t.params.tokens_are_mma_m, factor, i, sums);
+                    if (i + STORE_N == C::LOAD_N) /* of the next columns: it arrives beside stores */
+                        factor = row_factor<C>(p, scheduler, t, out, n + STORE_N);
+                }
                 if (!out.exists || n >= out.n_end) continue;
                 epilogue.template apply<STORE_N>(sums[0] + i, sums[C::MATRICES - 1] + i, n, out.n_end - n, v);
                 if constexpr (C::ACTIVATED) activate_alone<STORE_N>((nk_activation_kind)t.params.activation, v);

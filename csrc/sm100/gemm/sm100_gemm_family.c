@@ -230,7 +230,8 @@ static nk_dual_gemm_problem sm100_dual_of(const gemm_gated *g)
                                   .alpha2 = g->alpha2,
                                   .bias1 = g->bias1,
                                   .bias2 = g->bias2,
-                                  .activation = g->activation};
+                                  .activation = g->activation,
+                                  .row_scale = g->row_scale};
 }
 
 static nk_status sm100_launch_one(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)

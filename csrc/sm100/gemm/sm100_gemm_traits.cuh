@@ -29,8 +29,9 @@ struct mxf4nvf4_traits {
     static constexpr int MMA_M = CTA_GROUP * SM100_GEMM_CTA_M, MMA_N = MMA_N_;
     static constexpr int CTA_N = MMA_N / CTA_GROUP; /* rows of operand N in a CTA's shared memory */
     static constexpr int STAGES = SM100_GEMM_STAGES(CTA_GROUP, MMA_N, SPLIT_K, MATRICES);
-    static constexpr int EPILOGUE_N = MMA_N / SPLIT_K;                /* columns that a CTA stores */
-    static constexpr int LOAD_N = EPILOGUE_N < 32 ? EPILOGUE_N : 32;  /* columns that a thread loads at once */
+    static constexpr int EPILOGUE_N = MMA_N / SPLIT_K; /* columns that a CTA stores */
+    /* Columns that a thread loads at once: fewer where two matrices' sums meet those of peers. */
+    static constexpr int LOAD_N = EPILOGUE_N < 32 || (MATRICES > 1 && SPLIT_K > 1) ? 16 : 32;
     static constexpr int N_ATOM_ROWS = SM100_GEMM_N_ATOM_ROWS(MMA_N); /* of operand N */
     static constexpr int ATOM_ROWS = MATRICES + N_ATOM_ROWS;          /* of all operands */
     static constexpr int ACCUMULATORS = ACCUMULATORS_;

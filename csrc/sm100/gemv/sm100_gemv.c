@@ -1,7 +1,6 @@
 /* gemv, and gemm of a few tokens, on Blackwell: plan and run. */
 #include "sm100_gemv_plan.h"
 
-#include "gemm/gemm_reasons.h"
 #include "nk_memo.h"
 
 #define KERNELS(name) {&sm100_gemv_##name##_linear, &sm100_gemv_##name##_blocked, &sm100_gemv_##name##_narrow}
@@ -60,7 +59,6 @@ static nk_status find_schedule(const nk_gemv_problem *p, int forced, bool batch_
 static const char *why_not(const nk_gemv_problem *p)
 {
     if (p->m > SM100_GEMV_MAX_TOKENS) return "it is for few tokens";
-    if (p->row_scale.data) return GEMM_NO_ROW_SCALE;
     if (p->n > LARGEST_EXTENT || p->k > LARGEST_EXTENT) return "N or K is larger than any tile of this family takes";
     return NULL;
 }

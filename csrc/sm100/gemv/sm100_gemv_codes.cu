@@ -1,4 +1,5 @@
 /* D[l,n] = convert(alpha[n] * sum_k X[l,k] W[l,n,k] + bias[n]) for one NVFP4 token: W is read once.
+ * row_scale, if given: fl(row_scale[l,m] * sum) takes the place of each sum.
  *
  * Math: codes are converted to fp16 by hardware, 8 conversions for 16 elements. Products of codes are multiples of 1/4,
  * so 8 of them add up exactly in each fp16 of a pair (at most 1152 quarters), and the two in fp32. The product of both

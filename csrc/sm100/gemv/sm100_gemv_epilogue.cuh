@@ -76,7 +76,9 @@ __device__ inline void store_sum(const nk_gemm_problem &p, const warp_schedule &
                                  int position, float sum)
 {
     const int64_t n = sm100_gemv_row(w.first + position, blocked);
+    const nk_row_scale &scale = p.row_scale;
     if (n >= p.n) return;
+    if (scale.data) sum = __fmul_rn(scale.data[w.l * scale.batch_stride + token * scale.stride], sum);
     store_float(output_at(p.d, w.l, token, n), p.d.dtype, scale_and_add(p.alpha, p.bias, n, sum));
 }
 

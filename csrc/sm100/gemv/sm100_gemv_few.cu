@@ -1,5 +1,6 @@
 /* D[l,m,n] = convert(alpha[n] * sum_k X[l,m,k] W[l,n,k] + bias[n]) for up to eight tokens, or one of 16 bits, by the
  * mma.sync: W is read once.
+ * row_scale, if given: fl(row_scale[l,m] * sum) takes the place of each sum.
  *
  * Math: a weight times its scale factor is exact in 16 bits, and so is an NVFP4 token's element. Hardware converts
  * codes to fp16. To bf16 it does not: bits are moved there (cuda/nvfp4.cuh), and weights lack a factor of 2^14, the

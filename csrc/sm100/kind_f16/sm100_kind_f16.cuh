@@ -5,6 +5,7 @@
  *   grouped_gemm, contiguous: the gemm of each expert's tokens with its weights, alpha and bias
  *   grouped_gemm, list:       the gemm of each group, of NVFP4 weights
  *   grouped_dual_gemm:        the dual_gemm of each expert's tokens with its gates, its ups and their alphas
+ *   row_scale, if given:      fl(row_scale[l,m] * sum) takes the place of each sum
  * Weights are NVFP4 or, with experts, 16-bit as the tokens are.
  *
  * Operands: weights are operand M, rows of tensor memory's lanes; tokens are operand N, in shared memory as boxes bring

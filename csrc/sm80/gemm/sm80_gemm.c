@@ -324,9 +324,6 @@ static nk_status sm80_row_run_gemv(const gemm_desc *d, const void *choice, const
     return sm80_run_gemv(d->gemm, choice, exec);
 }
 
-static const gemm_row sm80_gemm_row = {.family = sm80_family_of,
-                                       .plan_gemv = sm80_row_plan_gemv,
-                                       .run_gemv = sm80_row_run_gemv,
-                                       .scales_rows = true,
-                                       .is_last = true};
+static const gemm_row sm80_gemm_row = {
+    .family = sm80_family_of, .plan_gemv = sm80_row_plan_gemv, .run_gemv = sm80_row_run_gemv, .is_last = true};
 GEMM_CELLS(sm80)

@@ -59,6 +59,5 @@ static const gemm_row sm90_gemm_row = {.family = sm90_row_family_of,
                                        .plan_gemv = sm90_row_plan_gemv,
                                        .run_gemv = sm90_row_run_gemv,
                                        .plan_list = sm90_plan_list,
-                                       .run_list = sm90_run_list,
-                                       .scales_rows = true};
+                                       .run_list = sm90_run_list};
 GEMM_CELLS(sm90)

@@ -33,6 +33,7 @@ OF_TCGEN05 = {
     "a constant more, produce_stages: shared_address (1 of 2)": (
         "whether batches share one operand N: no draw's tokens do, those of test_tiles.py do"
     ),
+    "a constant more, arrange_sf: statement (2 of 25)": POWER_OF_TWO,
     "a comparison off by one, store_lane: statement (8 of 12)": (
         "where three columns are left; of these few draws none ends so, test_tiles.py does"
     ),

@@ -97,7 +97,8 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "grouped_dual and (alphas or orders or sorted or nan or infinities or grouped_gemm_of)",
     ],
     "changing offsets": ["operators/test_changing_offsets.py"],
-    "row_scale": ["operators/test_row_scale_hopper.py"],
+    "row_scale": ["operators/test_row_scale_tiles.py"],
+    "row_scale, few SMs": ["operators/test_row_scale_tiles.py"],
     "quantize": ["operators/test_quantize.py", "-k", "not gated"],
     "quantize with up": [
         "operators/test_quantize.py",

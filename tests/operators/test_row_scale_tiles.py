@@ -1,4 +1,5 @@
-"""row_scale by every tile of Hopper's products, in all ways to store, and by batches and slices."""
+"""row_scale by every tile of Hopper's and Blackwell's products, in all ways to store, and by
+batches and slices."""
 
 from functools import partial
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import GPUS
-from dense_calls import explain, gemv_operands, run_dual, run_gemm, run_gemv
+from dense_calls import LINEAR, explain, gemv_operands, run_dual, run_gemm, run_gemv
 from expert_calls import (
     Matrices,
     Stack,
@@ -23,18 +24,21 @@ from row_factors import factors, powers, strided
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-TILES = {
-    name: tile
-    for name, tile in nvfp4kern._C._tiles().items()
-    if name.startswith(("sm90/gemm:", "sm90/gemv:", "sm90/kind_f16:"))
-}
-"""Of Hopper's products, which take row_scale."""
+HOPPER, BLACKWELL = (
+    {
+        name: tile
+        for name, tile in nvfp4kern._C._tiles().items()
+        if name.startswith(tuple(f"{row}/{family}:" for family in ("gemm", "gemv", "kind_f16")))
+    }
+    for row in ("sm90", "sm100")
+)
+"""The tiles of products."""
 
 
 @pytest.mark.parametrize("m", (1, 7, 70, 300))
 @pytest.mark.parametrize("kind", ("NVFP4", "float16"))
 def test_rows_with_kernels_that_take_them(gpu, m, kind):
-    """Where the call without factors is planned, the call with them is, too; sm100 has none."""
+    """Where the call without factors is planned, the call with them is, too."""
     rng = rng_of(12, m)
     scale = {"row_scale": torch.ones(m, device=gpu.device)}
     weights = [data.exact_family(rng, 384, 256) for _ in range(2)]
@@ -49,20 +53,29 @@ def test_rows_with_kernels_that_take_them(gpu, m, kind):
 
 
 def check_plan(gpu, explain, scale):
-    without, with_factors = explain(), explain(**scale)
-    if gpu.name == "sm100":
-        assert with_factors["backend"] == "sm80" and "row_scale" in with_factors["declined"]
-    else:
-        assert with_factors == without and without["backend"] == gpu.name
+    """Codes are no output of sm100's."""
+    without = explain()
+    assert explain(**scale) == without
+    assert without["backend"] == gpu.name or without["declined"].endswith("that writes codes")
+
+
+def forced(row, monkeypatch):
+    """The device of a row that serves calls from here on."""
+    found = next((gpu for gpu in GPUS if gpu.name == row), None)
+    if found is None:
+        pytest.skip(f"no GPU for {row}")
+    found.force(monkeypatch)
+    return found.device
 
 
 @pytest.fixture
 def hopper(monkeypatch):
-    found = next((gpu for gpu in GPUS if gpu.name == "sm90"), None)
-    if found is None:
-        pytest.skip("no GPU for sm90")
-    found.force(monkeypatch)
-    return found.device
+    return forced("sm90", monkeypatch)
+
+
+@pytest.fixture
+def blackwell(monkeypatch):
+    return forced("sm100", monkeypatch)
 
 
 def check_scaled(got, scale, sums, dtype):
@@ -130,10 +143,10 @@ def check_quantised(device, rng, m, n, k, activation="silu"):
     np.testing.assert_array_equal(raw(got.scales), raw(want.scales))
 
 
-@pytest.mark.parametrize("name", TILES)
+@pytest.mark.parametrize("name", HOPPER)
 def test_every_tile_of_hopper(hopper, name, monkeypatch):
     """Multiplies by the factors of tokens, in all its ways to store, and with batches apart."""
-    tile, rng = TILES[name], rng_of(20, len(name))
+    tile, rng = HOPPER[name], rng_of(20, len(name))
     monkeypatch.setenv("NVFP4KERN_TILE", name)
     if name.startswith("sm90/gemv:"):
         return check_gemv_tile(hopper, rng, tile)
@@ -164,15 +177,16 @@ def test_every_tile_of_hopper(hopper, name, monkeypatch):
     return None
 
 
-def check_gemv_tile(device, rng, tile):
+def check_gemv(device, rng):
     """Weights by tensor map or not, split among CTAs of a cluster or not."""
     for batch, n, k in ((2, 384, 1280), (None, 128, 4096)):
         a, b = gemv_operands(rng, data.exact_family, n, k, batch)
         scale = factors(rng, *(() if batch is None else (batch,)), 1)
         got = run_gemv(a, b, device, row_scale=strided(scale, device), dtype="float32")
         check_scaled(got, scale, reference.gemv(a.values, b.values).rounded("float32"), "float32")
-    if not tile["tile"].startswith("tall"):
-        return
+
+
+def check_few_tokens(device, rng, ways):
     for m in (1, 5):
         for kind in ("NVFP4", "float16", "bfloat16"):
             a = (
@@ -181,7 +195,14 @@ def check_gemv_tile(device, rng, tile):
                 else data.exact_family(rng, 2, m, 576)
             )
             for form in ("linear", "blocked"):
-                check_products(device, rng, a, ("gemm", "dual_gemm"), 72, 576, ("linear", form))
+                check_products(device, rng, a, ways, 72, 576, ("linear", form))
+
+
+def check_gemv_tile(device, rng, tile):
+    check_gemv(device, rng)
+    if not tile["tile"].startswith("tall"):
+        return
+    check_few_tokens(device, rng, ("gemm", "dual_gemm"))
     for experts, more in ((Matrices, {}), (Stack, {"activation": "identity"})):
         for kind in ("NVFP4", "W4A16"):
             for by_rows in (False, True):
@@ -190,16 +211,53 @@ def check_gemv_tile(device, rng, tile):
     check_list(device, rng, [(m, 140, 320) for m in (1, 0, 8, 3)])
 
 
-def check_list(device, rng, groups, dtype="float32"):
-    """Of groups some have factors."""
-    pairs = group_operands(rng, data.exact_family, groups)
+def check_list(device, rng, groups, tokens=None):
+    """Of groups some have factors. `tokens` are of a 16-bit dtype, or NVFP4."""
+    pairs = group_operands(rng, data.exact_family, groups, tokens)
     given = [None if g == 1 else factors(rng, m) for g, (m, _, _) in enumerate(groups)]
     tensors = [None if each is None else strided(each, device) for each in given]
-    outs = run_list(pairs, device, row_scale=tensors, dtype=dtype)
+    outs = run_list(pairs, device, row_scale=tensors, dtype="float32")
     for got, (a, b), scale in zip(outs, pairs, given, strict=True):
         ones = np.ones(len(a.values), np.float32)
         sums = reference.gemm(a.values, b.values).rounded("float32")
-        check_scaled(got, ones if scale is None else scale, sums, dtype)
+        check_scaled(got, ones if scale is None else scale, sums, "float32")
+
+
+@pytest.mark.parametrize("name", BLACKWELL)
+def test_every_tile_of_blackwell(blackwell, name, monkeypatch):
+    """Likewise with tokens as either of the MMA's operands, and with K split."""
+    tile, rng = BLACKWELL[name], rng_of(24, len(name))
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    if name.startswith("sm100/gemv:"):
+        check_gemv(blackwell, rng)
+        check_few_tokens(blackwell, rng, ("gemm",))
+        unaligned = data.exact_family(rng, 7, 80)
+        return check_products(blackwell, rng, unaligned, ("gemm",), 37, 80, LINEAR)
+    columns, lanes, ways = tile["tile_m"] + 3, tile["tile_n"] - 3, tile["operators"]
+    k = tile["tile_k"] * (tile["split_k"] - 1) + 96
+    if name.startswith("sm100/gemm:"):
+        kind, tokens = "NVFP4", data.exact_family(rng, 2, columns, k)
+        other = data.exact_family(rng, 2, lanes, k)
+        plan = explain("gemm", [other, data.exact_family(rng, 2, 40, k)], blackwell)
+        assert tile["tile_m"] == tile["tile_n"] or plan["why"].startswith("tokens are the MMA's M")
+        check_products(blackwell, rng, other, ("gemm",), 40, k, LINEAR, "float16")
+    else:
+        kind, tokens = "W4A16", integers(rng, "bfloat16", 2, columns, k)
+    check_products(blackwell, rng, tokens, ways, 133, k, ("blocked", "linear"))
+    if "list_gemm" in ways:
+        groups = [(columns, 140, 96), (5, 40, 64), (0, 40, 64), (lanes, 40, 128), (1, 9, 32)]
+        check_list(blackwell, rng, groups, None if kind == "NVFP4" else "bfloat16")
+    for by_rows, form in ((False, "blocked"), (True, "linear")):
+        given = form, by_rows, kind
+        if "grouped_gemm" in ways:
+            check_experts_of(blackwell, rng, Matrices, columns, 70, 96, *given)
+        if "grouped_dual_gemm" in ways:
+            check_experts_of(blackwell, rng, Stack, columns, 24, 96, *given, activation="identity")
+        if "activated_grouped_gemm" in ways:
+            check_experts_of(blackwell, rng, Matrices, columns, 72, 96, *given, activation="relu2")
+    if "grouped_gemm" in ways and kind == "W4A16":
+        check_experts_of(blackwell, rng, Matrices, columns, 72, 96, "linear", True, "16-bit")
+    return None
 
 
 @pytest.mark.parametrize("most", (8, 70, 300))
