@@ -323,7 +323,7 @@ typedef struct config {
     int capability, sms, ctas_per_sm, smem_per_cta, smem_per_sm, threads;
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
-    bool check_races, check_init, check_scopes, tmem_anywhere, cp_behind_mma;
+    bool check_races, check_init, check_scopes, tmem_anywhere, cp_behind_mma, fenced_stores;
     const char *launches_to; /* a file that lists launches in place of running them, or NULL */
 } config;
 

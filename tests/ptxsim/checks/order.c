@@ -68,6 +68,12 @@ static void raise_to(uint32_t *to, uint32_t clock)
     if (*to < clock) *to = clock;
 }
 
+static void release_covered(clock_set *into, const cta *c, uint32_t self, const thread_order *t)
+{
+    for (covered kind = 0; kind < COVERED_KINDS; kind++)
+        if (t->covered[kind]) raise_to(&into->at[place_of(c, kind) + self], known_of(t->covered[kind]));
+}
+
 static void release(clock_set *into, const cta *c, uint32_t thread, const clock_set **last)
 {
     thread_order *t = &c->shadow->threads[thread];
@@ -75,8 +81,7 @@ static void release(clock_set *into, const cta *c, uint32_t thread, const clock_
     *last = t->seen;
     uint32_t self = first_thread(c) + thread;
     into->at[self] = known_of(t->clock);
-    for (covered kind = 0; kind < COVERED_KINDS; kind++)
-        if (t->covered[kind]) raise_to(&into->at[place_of(c, kind) + self], known_of(t->covered[kind]));
+    release_covered(into, c, self, t);
     if (c->tmem) sim_tmem_release(c, thread / LANES, into);
     tick(t);
 }
@@ -135,6 +140,9 @@ static void merge_from(uint32_t first, clock_set *into, const clock_set *from)
         raise_to(&into->at[i], from->at[i]);
 }
 
+/* Where a narrow release or acquire begins to tell: what is covered for the asynchronous proxy, if that is enough. */
+static uint32_t first_narrow(const cta *c) { return sim_config.fenced_stores ? threads_of(c) : first_weak(c); }
+
 /* What is known is weakly known, too. */
 static void weaken(const cta *c, clock_set *into, const clock_set *from)
 {
@@ -155,7 +163,8 @@ void sim_order_arrive_weakly(run *r, clock_set **order, bool narrow)
         if (!*order && (c->tmem || t->covered[COVERED_INITS] || weak)) *order = new_set(size_of(c));
         if (t->covered[COVERED_INITS])
             raise_to(&(*order)->at[place_of(c, COVERED_INITS) + self], known_of(t->covered[COVERED_INITS]));
-        if (*order && t->seen != last) merge_from(first_weak(c), *order, t->seen);
+        if (*order && t->seen != last) merge_from(narrow ? first_narrow(c) : first_weak(c), *order, t->seen);
+        if (narrow && *order && sim_config.fenced_stores) release_covered(*order, c, self, t);
         if (narrow && t->seen != last) weaken(c, *order, t->seen);
         if (narrow && weak) raise_to(&(*order)->at[first_weak(c) + self], known_of(t->clock));
         if (narrow) tick(t);
@@ -193,7 +202,7 @@ void sim_order_acquire_relaxed(run *r, uint32_t lanes, const clock_set *order)
 
 void sim_order_acquire_narrow(run *r, uint32_t lanes, const clock_set *order)
 {
-    if (r->cta->shadow && order) learn(r, lanes, order, true, first_weak(r->cta), 0);
+    if (r->cta->shadow && order) learn(r, lanes, order, true, first_narrow(r->cta), 0);
 }
 
 void sim_order_raise(run *r, uint32_t lanes, uint32_t index, uint32_t clock)

@@ -74,7 +74,8 @@ static bool may_follow(run *r, const thread_order *me, uint32_t self, uint32_t e
 static bool may_follow_write(run *r, const thread_order *me, uint32_t self, uint32_t epoch, party by, bool landed)
 {
     if (by == BY_MBARRIER && sim_order_covered(r->cta, me, self, COVERED_INITS, epoch)) return true;
-    return may_follow(r, me, self, epoch, by == BY_COPY && landed);
+    if (may_follow(r, me, self, epoch, by == BY_COPY && landed)) return true;
+    return by == BY_COPY && sim_config.fenced_stores && sim_order_covered(r->cta, me, self, COVERED_OWN, epoch);
 }
 
 static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how,

@@ -207,21 +207,29 @@ def test_any_arrival_passes_on_that_copies_have_landed(order, scopes):
     assert sm100.found(copied(order, "relaxed.cluster"), 2) == {"race"}
 
 
-def test_what_threads_have_stored_wants_a_release():
+def written(order):
     """The odd CTA writes a word of B over what the copy has brought."""
+    return sm100.changed(
+        copied(order, "acquire.cluster"),
+        "mapa.shared::cluster.u32 %r45",
+        "st.shared.u32 [%r21], 0; fence.proxy.async.shared::cta; mapa.shared::cluster.u32 %r45",
+    )
 
-    def written(order):
-        body = copied(order, "acquire.cluster")
-        return sm100.changed(
-            body,
-            "mapa.shared::cluster.u32 %r45",
-            "st.shared.u32 [%r21], 0; fence.proxy.async.shared::cta; mapa.shared::cluster.u32 %r45",
-        )
 
+def test_what_threads_have_stored_wants_a_release():
     gpu.configure(cc=CAPABILITY, scopes=1)
     assert sm100.found(written("release.cluster"), 2) == set()
     for order in ("release.cta", "relaxed.cluster"):
         assert "race" in sm100.found(written(order), 2)
+
+
+def test_that_fenced_stores_want_any_release_is_a_setting():
+    """Public kernels count on it, PTX does not say so."""
+    gpu.configure(cc=CAPABILITY, scopes=1, fenced_stores=1)
+    assert sm100.found(written("release.cta"), 2) == set()
+    assert "race" in sm100.found(written("relaxed.cluster"), 2)
+    unfenced = sm100.changed(written("release.cta"), "fence.proxy.async.shared::cta;", "")
+    assert "race" in sm100.found(unfenced, 2)
 
 
 # --- What is counted ---
