@@ -35,6 +35,7 @@ from ptxsim.campaigns import (  # noqa: E402
     compare,
     digest,
     mutants,
+    mutations,
     package,
     shipped,
     tiles,
@@ -73,7 +74,13 @@ def run(options):
         raise SystemExit(
             f"{options.launch}: expected kernel and some of {', '.join(sorted(known))}"
         )
-    gpu.configure(cc=options.cc, sms=options.sms, threads=options.threads, races=int(options.races))
+    gpu.configure(
+        cc=options.cc,
+        sms=options.sms,
+        threads=options.threads,
+        races=int(options.races),
+        scopes=int(options.scopes),
+    )
     module = gpu.Module(Path(options.ptx).read_text())
     launch = {k: v for k, v in description.items() if k not in ("kernel", "arguments")}
     failed, arguments = {}, []
@@ -101,7 +108,8 @@ def run_mutants(options):
 
 
 def mutants_of(target, sample, options):
-    result = mutants.campaign(target, sample, options.seed, options.seeds, tell=tell)
+    only = mutations.WEAKER if options.weaker else None
+    result = mutants.campaign(target, sample, options.seed, options.seeds, tell, only)
     known = mutants.EQUIVALENT.get(target, {})
     for survivor in sorted(set(result["survivors"])):
         print(f"survives: {survivor}\n    {known.get(survivor, 'NOT EXPLAINED')}")
@@ -156,6 +164,7 @@ def main():
     command.add_argument("--sms", type=int, default=132)
     command.add_argument("--threads", type=int, default=1, help="more than 1: not replayable")
     command.add_argument("--no-races", dest="races", action="store_false")
+    command.add_argument("--scopes", action="store_true", help="releases reach as far as they say")
     command.add_argument("--save", metavar="FOLDER")
 
     command = commands.add_parser("mutants", help="1: one survives that nobody has explained")
@@ -164,6 +173,7 @@ def main():
     command.add_argument("--sample", type=int, default=60, help="of all targets of a group")
     command.add_argument("--seed", type=int, default=0, help="of the sample")
     command.add_argument("--seeds", type=int, default=8, help="schedules until one is given up")
+    command.add_argument("--weaker", action="store_true", help="releases and acquires alone")
     command.add_argument("--json", metavar="FILE", help="counts and survivors, by target; added to")
 
     command = commands.add_parser("digest", help="every result, to compare with another GPU's")

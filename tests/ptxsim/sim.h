@@ -6,12 +6,13 @@
  *   decode*.c flow.c     statements -> insn: a function, operands resolved to offsets, rejoin points of branches
  *   exec_*.c             those functions; one executes one instruction for the 32 lanes of a warp under a mask
  *   machine.c fragment.c launches, CTAs, the schedule that a seed draws, divergence and rejoining, deadlocks
- *   memory.c shadow.c order.c stores.c   address spaces with bounds; what was written, by whom, ordered by what
+ *   memory.c shadow.c order.c stores.c flags.c   address spaces with bounds; what was written, by whom, ordered by what
  *   traffic.c            what L2 sees of global memory
  *   barrier.c cluster.c mbarrier.c flight.c   barriers of all kinds; asynchronous operations and when they land
  *   wgmma.c num_*.c      tensor cores; arithmetic, conversions and layouts as pure functions
  *   tmem.c tmem_order.c tmem_alloc.c exec_tmem.c tcgen05.c tcgen05_mma.c   tensor memory and what sm_100 does with it
  *   cancel.c             cluster launch control
+ *   scopes.c             what releases and acquires of more than a CTA are needed for
  *   report.c             findings with their place: kernel, PTX line, source line, CTA, warp, lane
  *
  * Registers are vectors: a 32-bit register of a warp is uint32_t[32], a 64-bit one uint64_t[32], a 16-bit one
@@ -72,6 +73,7 @@ struct insn {
     uint32_t line, loc;  /* of the PTX; index into program.locs */
     uint32_t columns;    /* of wgmma: n */
     uint32_t used_bytes; /* of a load: those that anybody looks at */
+    uint16_t place;      /* of a release or an acquire of more than a CTA: in program.scoped, from 1 on */
     uint8_t space, size, vec, reg_size, op, type, a_type, flags;
     bool guard_not, is_signed, whole_warp;
 };
@@ -131,6 +133,15 @@ typedef enum special {
     SR_COUNT
 } special; /* clang-format: one row a group would be three times as long */
 
+#define MOST_SCOPED 32000 /* a place is 15 bits (checks/clocks.h) */
+
+/* A release or an acquire of more than a CTA: how often it was executed, and how often less would not have done. */
+typedef struct scoped {
+    char opcode[64];
+    uint32_t line, loc;
+    uint64_t executed, needed; /* atomic */
+} scoped;
+
 typedef struct shared_base {
     uint32_t address, place;
     char width;
@@ -154,6 +165,9 @@ struct program {
     uint32_t cta_group;        /* of its tcgen05 instructions, 0: none */
     uint32_t fences;           /* FENCE_*: what its proxy fences cover, all together */
     bool loads_async;          /* global memory, by bulk copies or tiles */
+    bool relaxes;              /* it has relaxed arrivals */
+    uint32_t n_scoped;         /* insn.place */
+    scoped *scoped;            /* what is counted of them */
     shared_base *shared_bases; /* registers that hold addresses in shared memory */
     uint32_t n_shared_bases;
     source_loc *locs;
@@ -225,7 +239,9 @@ struct cluster {
     uint32_t n;
     cta *ctas[MOST_PEERS];
     uint32_t arrived; /* threads at barrier.cluster */
+    bool met;         /* all of its threads have been at barrier.cluster */
     struct clock_set *order, *done;
+    struct acquisitions *acquisitions; /* flags.c */
     struct flight *flights; /* asynchronous operations under way */
     uint32_t n_flights, most_flights;
 };
@@ -262,6 +278,7 @@ struct launch {
     uint32_t n_extents;
     uint64_t *first_bits, *touched, n_touched; /* traffic.c: by extent; a bit for each sector */
     struct stores *stores;                     /* stores.c; NULL: nothing asks for them */
+    struct flags *flags;                       /* flags.c, with scopes */
     uint64_t seed;
     uint32_t number;       /* since the seed was set */
     uint64_t next_cluster; /* atomic */
@@ -306,7 +323,7 @@ typedef struct config {
     int capability, sms, ctas_per_sm, smem_per_cta, smem_per_sm, threads;
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
-    bool check_races, check_init, tmem_anywhere, cp_behind_mma;
+    bool check_races, check_init, check_scopes, tmem_anywhere, cp_behind_mma, fenced_stores;
     const char *launches_to; /* a file that lists launches in place of running them, or NULL */
 } config;
 

@@ -126,6 +126,7 @@ def start(columns=128, group=1, barriers=("full",), arrivals=(1, 1)):
         {names}
         {inits}
         @%p0 fence.mbarrier_init.release.cluster;
+        {meet if group == 2 else ""}
         @!%p1 bra $allocated;
         tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 [%r5], {columns};
         tcgen05.relinquish_alloc_permit.cta_group::{group}.sync.aligned;

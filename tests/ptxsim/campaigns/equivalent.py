@@ -7,6 +7,9 @@ TOGETHER = "lanes rejoin behind a branch here, which ptxas does not promise"
 REMOTE = "arrivals at another CTA's mbarrier are there at once, which hardware does not promise"
 READ = "only what ordinary stores wrote must be fenced here, not what loads have read"
 LAST = "of those who read a response the last is remembered, and it may not be this one"
+NEAR = "its own CTA, copies and commits alone are waited for there, which want no wider acquire"
+OVER = "it tells that reads are over, which a release of any scope does"
+COPIED = "any arrival tells what copies have brought, and tcgen05 fences order tensor memory"
 APART = "in PTX registers of a step are its own: nothing changes them before a later wait"
 SCANNED = "the scan of experts ends with one, too, and without experts nothing is launched"
 NEVER_FALLS = "offsets never fall, so the last end is the largest; only others make a difference"
@@ -42,9 +45,16 @@ OF_TCGEN05 = {
     ),
     "no proxy fence, next_dynamic_tile: fence_proxy_async": READ,
     "arrives without releasing, next_dynamic_tile: mbarrier_arrive_cluster": LAST,
+    "arrives for its CTA alone, next_dynamic_tile: mbarrier_arrive_cluster": OVER,
+    "arrives for its CTA alone, release_inbox: mbarrier_arrive_cluster": OVER,
+    "waits for its CTA alone, query_launch_control: mbarrier_wait_cluster": OVER,
+    "waits for its CTA alone, next_dynamic_tile: mbarrier_wait_cluster": NEAR,
+    "waits for its CTA alone, wait_cta_group: mbarrier_wait_cluster": NEAR,
 }
 
 OF_SM100_KIND_F16 = OF_TCGEN05 | {
+    "arrives without releasing, arrive_at_leader: mbarrier_arrive_cluster": COPIED,
+    "arrives for its CTA alone, arrive_at_leader: mbarrier_arrive_cluster": COPIED,
     "no warp barrier, run_kind_f16: __syncwarp (1 of 2)": TOGETHER,
     "no warp barrier, run_kind_f16: __syncwarp (2 of 2)": TOGETHER,
     "no warp barrier, decode_weights_to_tmem: __syncwarp (1 of 2)": TOGETHER,

@@ -20,13 +20,13 @@ import anchors
 
 from .. import build
 from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_SM100_ROUTE, OF_TCGEN05, OF_WGMMA
-from .mutations import ASYNC, SYNC, TCGEN05, WGMMA
+from .mutations import ASYNC, SCOPES, SYNC, TCGEN05, WGMMA
 from .served_kernel import DrawnKernel, PackageKernel
 
 KEPT = {"sm90": ("wgmma", "sm90_kind_f16", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
 """By row, the groups of which is kept what `mutants` has found."""
 RESULTS = {row: build.HERE / "results" / f"{row}_mutants.json" for row in KEPT}
-MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05
+MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05 | SCOPES
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,9 @@ def drawn(made, seed):
         names = [name for name in names if kinds[name]]
 
 
-def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
-    """`sample` mutants that launches reach: how many are caught, who survives; how many are not
-    reached."""
+def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None, mutations=None):
+    """`sample` mutants (all that there are if fewer) that launches reach: how many are caught, who
+    survives; how many are not reached."""
     target, caught, survivors, unreached = TARGETS[name](), 0, [], 0
     try:
         texts = {kernel: target.text_of(kernel) for kernel in target.kernels}
@@ -257,7 +257,9 @@ def campaign(name, sample, seed=0, seeds=8, tell=lambda text: None):
             said = target.noticed(kernel, text, 1)
             assert said == "", f"{kernel} as it is: {said}"
         made = [
-            m for kernel, text in texts.items() for m in mutants(text, kernel, target.mutations)
+            m
+            for kernel, text in texts.items()
+            for m in mutants(text, kernel, mutations or target.mutations)
         ]
         for mutant in drawn(made, seed):
             if caught + len(survivors) == sample:

@@ -109,6 +109,27 @@ ASYNC = {
     "registers kept": (r"setmaxnreg\.dec\S*\s+\d+;", ""),
 }
 
+# What reaches further than a CTA does not (PTXSIM_SCOPES).
+SCOPES = {
+    "arrives for its CTA alone": (r"(mbarrier\.arrive\S*\.release)\.cluster", r"\1.cta"),
+    "waits for its CTA alone": (r"(mbarrier\.\w+_wait\S*\.acquire)\.cluster", r"\1.cta"),
+    "a fence for its CTA alone": (r"(fence\.(?:acq_rel|sc))\.(?:cluster|gpu|sys)\b", r"\1.cta"),
+    "an access for its CTA alone": (
+        r"(\b(?:ld|st|atom|red)\.(?:relaxed|acquire|release|acq_rel))\.(?:cluster|gpu|sys)\b",
+        r"\1.cta",
+    ),
+    "no fence of memory": (r"\bfence\.(?:acq_rel|sc)\.\w+;", ""),
+}
+WEAKER = SCOPES | {
+    name: ASYNC[name]
+    for name in (
+        "arrives without releasing",
+        "waits without acquiring",
+        "the cluster barrier releases nothing",
+    )
+}
+"""Every release and acquire made weaker."""
+
 
 def other_operand(match):
     """A descriptor of wgmma with another swizzle: 128 bytes become none, 64 become 32."""

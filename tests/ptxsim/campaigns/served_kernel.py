@@ -11,7 +11,7 @@ from pathlib import Path
 from rows import ROWS
 
 from .. import build
-from .mutations import ASYNC, LOGIC, SYNC, TCGEN05, WGMMA
+from .mutations import ASYNC, LOGIC, SCOPES, SYNC, TCGEN05, WGMMA
 
 WORKER = """
 import json, os, sys
@@ -110,7 +110,7 @@ class ServedKernel:
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER, json.dumps([calls, arguments])],
             env=os.environ
-            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000)
+            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000, scopes=1)
             | {"PYTHONPATH": os.pathsep.join(path), "NVFP4KERN_BACKEND": row}
             | variables,
             stdin=subprocess.PIPE,
@@ -151,7 +151,7 @@ class PackageKernel(ServedKernel):
     is_reduced = False  # a gemv's plan asks how many clusters of its first kernel there can be
 
     def __init__(self, call, row, sms=1, shape=(19, 70, 2048), tile=""):
-        self.mutations = SYNC | ASYNC | (TCGEN05 if row == "sm100" else {})
+        self.mutations = SYNC | ASYNC | SCOPES | (TCGEN05 if row == "sm100" else {})
         super().__init__(row, "of_package", [call, shape], sms, NVFP4KERN_TILE=tile)
 
 
@@ -160,5 +160,5 @@ class DrawnKernel(ServedKernel):
 
     def __init__(self, family, operators, tile, multiplies="halves", kind="", first=None, sms=3):
         row = family.partition("/")[0]
-        self.mutations = SYNC | ASYNC | LOGIC | (TCGEN05 if row == "sm100" else WGMMA)
+        self.mutations = SYNC | ASYNC | SCOPES | LOGIC | (TCGEN05 if row == "sm100" else WGMMA)
         super().__init__(row, "of_draws", [family, operators, tile, multiplies, kind], sms, first)

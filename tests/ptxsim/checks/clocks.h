@@ -12,6 +12,15 @@
 /* An epoch: thread and clock; 0 is none, so clocks begin at 1. */
 static inline uint32_t epoch_of(uint32_t thread, uint32_t clock) { return thread << CLOCK_BITS | clock; }
 
+/* What a set has of a thread: a clock, and by which scoped instruction (insn.place) other CTAs learned of it. The
+ * larger of two that tell the same is the one that needs none. */
+#define PLACE_BITS (32 - CLOCK_BITS)
+#define NO_PLACE ((1u << PLACE_BITS) - 1)
+
+static inline uint32_t known_of(uint32_t clock) { return clock << PLACE_BITS | NO_PLACE; }
+static inline uint32_t clock_of(uint32_t known) { return known >> PLACE_BITS; }
+static inline uint32_t place_in(uint32_t known) { return ~known & NO_PLACE; }
+
 static inline clock_set *new_set(uint32_t n)
 {
     clock_set *s = calloc(1, sizeof *s + n * sizeof s->at[0]);
@@ -49,6 +58,7 @@ typedef struct thread_order {
     clock_set *seen; /* NULL: of nobody */
     uint32_t clock;
     uint32_t covered[COVERED_KINDS]; /* of its own effects; others learn of them by its releases */
+    struct flag_reader *reader;      /* flags.c */
 } thread_order;
 
 struct shadow {
@@ -68,8 +78,12 @@ static inline uint32_t clock_in(uint32_t epoch) { return epoch & MOST_CLOCK; }
 static inline bool knows(const thread_order *me, uint32_t self, uint32_t epoch)
 {
     uint32_t thread = thread_in(epoch), clock = clock_in(epoch);
-    return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= me->seen->at[thread]);
+    return epoch == 0 || thread == self || clock == MOST_CLOCK || (me->seen && clock <= clock_of(me->seen->at[thread]));
 }
+
+/* order.c: whether a thread of CTA c knows of an asynchronous write, or that a read is over, without a release that
+ * reaches it (shadow.h). */
+bool sim_order_weakly_known(const cta *c, const thread_order *me, uint32_t epoch);
 
 /* order.c: whether a thread of CTA c knows that such a fence has covered it. */
 bool sim_order_covered(const cta *c, const thread_order *me, uint32_t self, covered kind, uint32_t epoch);

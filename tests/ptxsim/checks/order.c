@@ -27,7 +27,8 @@ static void tick(thread_order *t)
 }
 
 /* A set: what is seen of each thread; for each kind that the kernel's fences cover, what is covered of each thread;
- * where it uses tensor memory, what sim_order_tensor names, of each warp. */
+ * where arrivals may be weak, what is weakly known of each thread; where it uses tensor memory, what sim_order_tensor
+ * names, of each warp. */
 static uint32_t kinds_of(const cta *c)
 {
     uint32_t fences = c->launch->program->fences;
@@ -43,7 +44,14 @@ static uint32_t place_of(const cta *c, covered kind)
     return kinds >> kind & 1 ? (1 + (uint32_t)__builtin_popcount(below)) * threads_of(c) : 0;
 }
 
-static uint32_t first_tensor(const cta *c) { return (1 + (uint32_t)__builtin_popcount(kinds_of(c))) * threads_of(c); }
+static uint32_t first_weak(const cta *c) { return (1 + (uint32_t)__builtin_popcount(kinds_of(c))) * threads_of(c); }
+
+static bool has_weak(const cta *c)
+{
+    return c->launch->program->relaxes || (sim_config.check_scopes && c->cluster->n > 1);
+}
+
+static uint32_t first_tensor(const cta *c) { return first_weak(c) + has_weak(c) * threads_of(c); }
 
 static uint32_t size_of(const cta *c)
 {
@@ -60,20 +68,32 @@ static void raise_to(uint32_t *to, uint32_t clock)
     if (*to < clock) *to = clock;
 }
 
+static void release_covered(clock_set *into, const cta *c, uint32_t self, const thread_order *t)
+{
+    for (covered kind = 0; kind < COVERED_KINDS; kind++)
+        if (t->covered[kind]) raise_to(&into->at[place_of(c, kind) + self], known_of(t->covered[kind]));
+}
+
 static void release(clock_set *into, const cta *c, uint32_t thread, const clock_set **last)
 {
     thread_order *t = &c->shadow->threads[thread];
     if (t->seen != *last) merge(into, t->seen);
     *last = t->seen;
     uint32_t self = first_thread(c) + thread;
-    into->at[self] = t->clock;
-    for (covered kind = 0; kind < COVERED_KINDS; kind++)
-        if (t->covered[kind]) raise_to(&into->at[place_of(c, kind) + self], t->covered[kind]);
+    into->at[self] = known_of(t->clock);
+    release_covered(into, c, self, t);
     if (c->tmem) sim_tmem_release(c, thread / LANES, into);
     tick(t);
 }
 
-void sim_order_arrive(run *r, clock_set **order)
+/* What other CTAs learn of this one's threads they learn by this. */
+static void stamp(clock_set *set, const cta *c, uint32_t place)
+{
+    for (uint32_t k = first_thread(c), end = k + c->n_threads; place && k < end; k++)
+        if (set->at[k] && !place_in(set->at[k])) set->at[k] -= place;
+}
+
+void sim_order_arrive(run *r, clock_set **order, uint32_t place)
 {
     const cta *c = r->cta;
     const clock_set *last = NULL;
@@ -85,6 +105,7 @@ void sim_order_arrive(run *r, clock_set **order)
         if (t->seen && t->seen != last && covers(*order, t->seen)) last = t->seen;
         release(*order, c, r->warp->index * LANES + i, &last);
     }
+    stamp(*order, c, place);
 }
 
 void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
@@ -111,32 +132,50 @@ void sim_order_acquire(run *r, uint32_t lanes, clock_set *order)
     sim_order_drop(&last_after);
 }
 
-/* Relaxed synchronisation carries the order of tensor memory, and what an initialisation fence covers. */
-static void merge_tensor(const cta *c, clock_set *into, const clock_set *from)
+/* Relaxed synchronisation carries the order of tensor memory, and what an initialisation fence covers; arrivals also
+ * what is weakly known. */
+static void merge_from(uint32_t first, clock_set *into, const clock_set *from)
 {
-    for (uint32_t i = first_tensor(c); from && i < into->n; i++)
+    for (uint32_t i = first; from && i < into->n; i++)
         raise_to(&into->at[i], from->at[i]);
 }
 
-void sim_order_arrive_relaxed(run *r, clock_set **order)
+/* Where a narrow release or acquire begins to tell: what is covered for the asynchronous proxy, if that is enough. */
+static uint32_t first_narrow(const cta *c) { return sim_config.fenced_stores ? threads_of(c) : first_weak(c); }
+
+/* What is known is weakly known, too. */
+static void weaken(const cta *c, clock_set *into, const clock_set *from)
+{
+    for (uint32_t i = 0, first = first_weak(c), n = threads_of(c); has_weak(c) && from && i < n; i++)
+        raise_to(&into->at[first + i], from->at[i]);
+}
+
+void sim_order_arrive_weakly(run *r, clock_set **order, bool narrow)
 {
     const cta *c = r->cta;
+    const bool weak = has_weak(c);
+    const clock_set *last = NULL;
     if (!c->shadow) return;
     ACTIVE(r)
     {
         const uint32_t thread = r->warp->index * LANES + i, self = first_thread(c) + thread;
-        const thread_order *t = &c->shadow->threads[thread];
-        if (!*order && (c->tmem || t->covered[COVERED_INITS])) *order = new_set(size_of(c));
+        thread_order *t = &c->shadow->threads[thread];
+        if (!*order && (c->tmem || t->covered[COVERED_INITS] || weak)) *order = new_set(size_of(c));
         if (t->covered[COVERED_INITS])
-            raise_to(&(*order)->at[place_of(c, COVERED_INITS) + self], t->covered[COVERED_INITS]);
-        if (!c->tmem) continue;
-        merge_tensor(c, *order, t->seen);
-        sim_tmem_release(c, r->warp->index, *order);
+            raise_to(&(*order)->at[place_of(c, COVERED_INITS) + self], known_of(t->covered[COVERED_INITS]));
+        if (*order && t->seen != last) merge_from(narrow ? first_narrow(c) : first_weak(c), *order, t->seen);
+        if (narrow && *order && sim_config.fenced_stores) release_covered(*order, c, self, t);
+        if (narrow && t->seen != last) weaken(c, *order, t->seen);
+        if (narrow && weak) raise_to(&(*order)->at[first_weak(c) + self], known_of(t->clock));
+        if (narrow) tick(t);
+        if (c->tmem) sim_tmem_release(c, r->warp->index, *order);
+        last = t->seen;
     }
 }
 
-/* The lanes know more afterwards: `more` of tensor memory, or one clock. */
-static void learn(run *r, uint32_t lanes, const clock_set *more, uint32_t index, uint32_t clock)
+/* The lanes know more afterwards: what `more` has from an index on, with `narrow` also that of it which needs no order;
+ * or one clock. */
+static void learn(run *r, uint32_t lanes, const clock_set *more, bool narrow, uint32_t index, uint32_t clock)
 {
     const cta *c = r->cta;
     clock_set *before = NULL, *after = NULL;
@@ -147,7 +186,8 @@ static void learn(run *r, uint32_t lanes, const clock_set *more, uint32_t index,
             after = new_set(size_of(c));
             before = t->seen;
             merge(after, t->seen);
-            merge_tensor(c, after, more);
+            if (more) merge_from(index, after, more);
+            if (narrow) weaken(c, after, more);
             if (!more) raise_to(&after->at[index], clock);
         }
         adopt(t, after);
@@ -157,12 +197,17 @@ static void learn(run *r, uint32_t lanes, const clock_set *more, uint32_t index,
 
 void sim_order_acquire_relaxed(run *r, uint32_t lanes, const clock_set *order)
 {
-    if (r->cta->shadow && r->program->cta_group && order) learn(r, lanes, order, 0, 0);
+    if (r->cta->shadow && r->program->cta_group && order) learn(r, lanes, order, false, first_tensor(r->cta), 0);
+}
+
+void sim_order_acquire_narrow(run *r, uint32_t lanes, const clock_set *order)
+{
+    if (r->cta->shadow && order) learn(r, lanes, order, true, first_narrow(r->cta), 0);
 }
 
 void sim_order_raise(run *r, uint32_t lanes, uint32_t index, uint32_t clock)
 {
-    if (r->cta->shadow) learn(r, lanes, NULL, index, clock);
+    if (r->cta->shadow) learn(r, lanes, NULL, false, index, clock);
 }
 
 clock_set *sim_order_seen(const cta *c, uint32_t thread) { return c->shadow ? c->shadow->threads[thread].seen : NULL; }
@@ -210,7 +255,19 @@ void sim_order_signal(cta *signalled, clock_set **order, uint32_t epoch)
 {
     if (!signalled->shadow || !epoch) return;
     if (!*order) *order = new_set(size_of(signalled));
-    raise_to(&(*order)->at[thread_in(epoch)], clock_in(epoch));
+    raise_to(&(*order)->at[thread_in(epoch)], known_of(clock_in(epoch)));
+}
+
+void sim_order_landed(cta *signalled, clock_set **order, uint32_t epoch)
+{
+    sim_order_signal(signalled, order, epoch);
+    if (*order && epoch && has_weak(signalled))
+        raise_to(&(*order)->at[first_weak(signalled) + thread_in(epoch)], known_of(clock_in(epoch)));
+}
+
+bool sim_order_weakly_known(const cta *c, const thread_order *me, uint32_t epoch)
+{
+    return has_weak(c) && me->seen && clock_in(epoch) <= clock_of(me->seen->at[first_weak(c) + thread_in(epoch)]);
 }
 
 void sim_order_tell(run *r)
@@ -230,7 +287,7 @@ bool sim_order_covered(const cta *c, const thread_order *me, uint32_t self, cove
     uint32_t thread = thread_in(epoch), clock = clock_in(epoch), place = place_of(c, kind);
     if (epoch == 0 || clock == MOST_CLOCK) return true;
     if (thread == self && clock <= me->covered[kind]) return true;
-    return place && me->seen && clock <= me->seen->at[place + thread];
+    return place && me->seen && clock <= clock_of(me->seen->at[place + thread]);
 }
 
 /* Of what the set knows of threads from `first` to `end`. */

@@ -2,6 +2,7 @@
 #include "report.h"
 
 #include "parse/ptx.h"
+#include "scopes.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -120,10 +121,12 @@ void sim_report_launch(const launch *l)
     launches++;
     overlapping += l->overlaps;
     pthread_mutex_unlock(&lock);
+    sim_scopes_keep(l);
 }
 
 void sim_report_clear(void)
 {
+    sim_scopes_clear();
     pthread_mutex_lock(&lock);
     n_findings = 0;
     totals = (stats){0};
@@ -199,7 +202,9 @@ size_t sim_report_json(char *to, size_t size)
     fputs("}, \"mbarrier_waits\": [", file);
     for (uint32_t i = 0; i < MAX_WARPS; i++)
         fprintf(file, "%s%llu", i ? ", " : "", (unsigned long long)totals.slept[i]);
-    fputs("], \"findings\": [", file);
+    fputs("], \"scopes\": ", file);
+    sim_scopes_json(file);
+    fputs(", \"findings\": [", file);
     for (uint32_t i = 0; i < n_findings; i++) {
         if (i) fputs(", ", file);
         add_finding(file, &findings[i]);

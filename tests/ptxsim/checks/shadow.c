@@ -1,9 +1,11 @@
 /* Checks that what is read of shared memory was written, and that synchronisation orders the accesses. */
 #include "shadow.h"
 #include "clocks.h"
-#include "report.h"
 #include "exec/exec.h"
 #include "exec/exec_memory.h"
+#include "flags.h"
+#include "report.h"
+#include "scopes.h"
 
 void sim_shadow_open(cta *c)
 {
@@ -25,7 +27,7 @@ void sim_shadow_close(cta *c)
     struct shadow *s = c->shadow;
     if (!s) return;
     for (uint32_t i = 0; i < c->n_threads; i++)
-        sim_order_drop(&s->threads[i].seen);
+        sim_order_drop(&s->threads[i].seen), sim_flags_forget(s->threads[i].reader);
     for (uint32_t i = 0; i < MAX_BARRIERS; i++)
         sim_order_drop(&c->barriers[i].order);
     sim_histories_close(&s->histories);
@@ -50,14 +52,34 @@ static void race(run *r, const insn *in, uint32_t lane, uint32_t offset, uint32_
                offset, thread % n, thread / n, was_write ? "wrote" : "read");
 }
 
-/* Who knows of an mbarrier's initialisation may use it, whatever else its bytes went through. */
-static bool may_follow(run *r, const thread_order *me, uint32_t self, uint32_t epoch, bool mbarrier)
+/* Who accesses memory. */
+typedef enum party { BY_THREAD, BY_MBARRIER, BY_COPY } party;
+
+static bool is_async(const struct shadow *s, uint32_t i, uint32_t bytes)
 {
-    return knows(me, self, epoch) || (mbarrier && sim_order_covered(r->cta, me, self, COVERED_INITS, epoch));
+    return sim_bits(s->async, i, bytes) == sim_low_bits(bytes);
+}
+
+/* Whether an access may come behind what happened at an epoch; `weakly`: behind what needs no release to reach it. */
+static bool may_follow(run *r, const thread_order *me, uint32_t self, uint32_t epoch, bool weakly)
+{
+    if (!knows(me, self, epoch)) return weakly && sim_order_weakly_known(r->cta, me, epoch);
+    if (weakly || !sim_config.check_scopes || !epoch || thread_in(epoch) == self || !me->seen) return true;
+    const uint32_t place = place_in(me->seen->at[thread_in(epoch)]);
+    if (place) sim_scope_needed(r, place);
+    return true;
+}
+
+/* Who knows of an mbarrier's initialisation may use it, whatever else its bytes went through. */
+static bool may_follow_write(run *r, const thread_order *me, uint32_t self, uint32_t epoch, party by, bool landed)
+{
+    if (by == BY_MBARRIER && sim_order_covered(r->cta, me, self, COVERED_INITS, epoch)) return true;
+    if (may_follow(r, me, self, epoch, by == BY_COPY && landed)) return true;
+    return by == BY_COPY && sim_config.fenced_stores && sim_order_covered(r->cta, me, self, COVERED_OWN, epoch);
 }
 
 static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how,
-                        bool mbarrier)
+                        party by)
 {
     struct shadow *s = owner->shadow;
     uint32_t self = first_thread(r->cta) + r->warp->index * LANES + lane;
@@ -70,12 +92,13 @@ static void check_order(run *r, const insn *in, uint32_t lane, cta *owner, uint3
         if (how == READ) then.read = 0;
         if (how == ATOMIC) then.updated = 0;
         /* neighbours often have the same history */
-        if (then.written != last.written && !may_follow(r, me, self, then.written, mbarrier) &&
+        if (then.written != last.written && !may_follow_write(r, me, self, then.written, by, is_async(s, i, step)) &&
             !(how == WRITE && is_same_store(r, in, lane, then.written)))
             race(r, in, lane, i, then.written, how, true);
-        if (then.updated != last.updated && !knows(me, self, then.updated))
+        if (then.updated != last.updated && !may_follow(r, me, self, then.updated, false))
             race(r, in, lane, i, then.updated, how, true);
-        if (then.read != last.read && !knows(me, self, then.read)) race(r, in, lane, i, then.read, how, false);
+        if (then.read != last.read && !may_follow(r, me, self, then.read, true))
+            race(r, in, lane, i, then.read, how, false);
         last = then;
         if (how == READ)
             at->read = mine;
@@ -115,10 +138,11 @@ static void check_sending(run *r, const insn *in, uint32_t lane, struct shadow *
     }
 }
 
-void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
+static void note(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how,
+                 party by)
 {
     struct shadow *s = owner->shadow;
-    if (sim_config.check_races) check_order(r, in, lane, owner, offset, bytes, how, false);
+    if (sim_config.check_races) check_order(r, in, lane, owner, offset, bytes, how, by);
     if (how == READ || how == ATOMIC) check_content(r, in, lane, s, offset, bytes);
     if (how == READ) return;
     check_sending(r, in, lane, s, offset, bytes);
@@ -130,13 +154,18 @@ void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offs
     }
 }
 
+void sim_shadow(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes, access how)
+{
+    note(r, in, lane, owner, offset, bytes, how, how == LANDING ? BY_COPY : BY_THREAD);
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Asynchronous operations                                                                                          */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 void sim_shadow_mbarrier(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset)
 {
-    if (sim_config.check_races) check_order(r, in, lane, owner, offset, 8, ATOMIC, true);
+    if (sim_config.check_races) check_order(r, in, lane, owner, offset, 8, ATOMIC, BY_MBARRIER);
     check_content(r, in, lane, owner->shadow, offset, 8);
     check_sending(r, in, lane, owner->shadow, offset, 8);
 }
@@ -185,7 +214,7 @@ void sim_shadow_sending(run *r, const insn *in, uint32_t lane, cta *owner, uint3
 {
     struct shadow *s = owner->shadow;
     if (!s) return;
-    sim_shadow(r, in, lane, owner, offset, bytes, READ);
+    note(r, in, lane, owner, offset, bytes, READ, BY_COPY);
     check_covered(r, in, lane, owner, offset, bytes, false);
     for (uint32_t i = offset; i < offset + bytes; i++)
         s->sending[i]++;
@@ -204,6 +233,6 @@ void sim_shadow_sent(cta *owner, uint32_t offset, uint32_t bytes)
 void sim_shadow_waited(run *r, const insn *in, uint32_t lane, cta *owner, uint32_t offset, uint32_t bytes)
 {
     if (!owner->shadow) return;
-    sim_shadow(r, in, lane, owner, offset, bytes, READ);
+    note(r, in, lane, owner, offset, bytes, READ, BY_COPY);
     sim_shadow_sent(owner, offset, bytes);
 }

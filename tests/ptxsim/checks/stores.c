@@ -2,11 +2,11 @@
 #include "stores.h"
 
 #include "clocks.h"
+#include "flags.h"
 #include "report.h"
+#include "scopes.h"
 
 #include <stdlib.h>
-
-#define PIECE 16
 
 /* Threads of a cluster are ordered by their clocks. Between clusters nothing keeps an order, so that a fence of either
  * cluster, by whichever thread, will do if it came after the store: `when` counts fences of the launch. */
@@ -18,6 +18,7 @@ struct stores {
     stored **pieces;  /* of each extent, NULL: nothing was stored there */
     uint32_t *fenced; /* of each cluster: `fences` after its last one */
     uint32_t fences;  /* atomic */
+    uint32_t piece;   /* bytes */
 };
 
 static uint32_t cluster_of(const cta *c) { return c->number / c->cluster->n; }
@@ -25,8 +26,9 @@ static uint32_t cluster_of(const cta *c) { return c->number / c->cluster->n; }
 void sim_stores_open(launch *l)
 {
     uint64_t ctas = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
-    if (!l->program->loads_async || !sim_config.check_races) return;
+    if (!(l->program->loads_async || sim_config.check_scopes) || !sim_config.check_races) return;
     l->stores = calloc(1, sizeof *l->stores);
+    l->stores->piece = sim_config.check_scopes ? 4 : 16;
     l->stores->pieces = calloc(l->n_extents + 1, sizeof *l->stores->pieces);
     l->stores->fenced = calloc(ctas, sizeof *l->stores->fenced);
 }
@@ -46,13 +48,16 @@ static stored *pieces_of(run *r, bool make)
 {
     stored **at = &r->launch->stores->pieces[r->extent], *was = __atomic_load_n(at, __ATOMIC_ACQUIRE);
     if (was || !make) return was;
-    stored *fresh = calloc((r->hi - r->lo) / PIECE + 2, sizeof *fresh);
+    stored *fresh = calloc((r->hi - r->lo) / r->launch->stores->piece + 2, sizeof *fresh);
     if (__atomic_compare_exchange_n(at, &was, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return fresh;
     free(fresh);
     return was;
 }
 
-static uint64_t piece_at(const run *r, uint64_t address) { return address / PIECE - r->lo / PIECE; }
+static uint64_t piece_at(const run *r, uint64_t address)
+{
+    return address / r->launch->stores->piece - r->lo / r->launch->stores->piece;
+}
 
 static void put(run *r, uint64_t address, uint32_t bytes, stored what)
 {
@@ -120,7 +125,44 @@ bool sim_stores_check(run *r, const insn *in, uint32_t lane, uint64_t address, u
         sim_report(r, in, 'W', "proxy-fence", (int)lane,
                    "asynchronously loads global byte 0x%llx, which cluster %u has stored without fence.proxy.async of "
                    "global memory afterwards",
-                   (unsigned long long)(r->lo / PIECE + i) * PIECE, now->cluster - 1);
+                   (unsigned long long)(r->lo / r->launch->stores->piece + i) * r->launch->stores->piece,
+                   now->cluster - 1);
+        return false;
+    }
+    return true;
+}
+
+/* Whether a lane may count on a store; order within a CTA is not checked. */
+static bool told(run *r, uint32_t lane, const stored *what)
+{
+    const cta *c = r->cta;
+    const uint32_t thread = r->warp->index * LANES + lane, self = first_thread(c) + thread;
+    const thread_order *me = &c->shadow->threads[thread];
+    if (what->cluster - 1 == cluster_of(c)) {
+        if (thread_in(what->epoch) / c->n_threads == c->rank) return true;
+        if (knows(me, self, what->epoch)) {
+            const uint32_t place = me->seen ? place_in(me->seen->at[thread_in(what->epoch)]) : 0;
+            if (place) sim_scope_needed(r, place);
+            return true;
+        }
+    }
+    return sim_flags_tell(r, lane, what->cluster - 1, what->epoch);
+}
+
+bool sim_stores_seen(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes)
+{
+    const stored *pieces = pieces_of(r, false), *last = NULL;
+    if (!pieces) return true;
+    for (uint64_t i = piece_at(r, address); i <= piece_at(r, address + bytes - 1); i++) {
+        const stored *now = &pieces[i];
+        if (!now->cluster || (last && last->cluster == now->cluster && last->epoch == now->epoch)) continue;
+        last = now;
+        if (told(r, lane, now)) continue;
+        sim_report(r, in, 'W', "race", (int)lane,
+                   "reads global byte 0x%llx, which a CTA of cluster %u has stored without a release and an acquire "
+                   "that reach this one",
+                   (unsigned long long)(r->lo / r->launch->stores->piece + i) * r->launch->stores->piece,
+                   now->cluster - 1);
         return false;
     }
     return true;

@@ -1,5 +1,6 @@
-/* Ordinary stores to global memory within a launch, which an asynchronous load may count on only behind a fence of both
- * proxies. Kept where a kernel has such loads, for sixteen bytes at a time: who stored there last, and when. */
+/* Ordinary stores to global memory within a launch: who stored there last, and when. An asynchronous load may count on
+ * them only behind a fence of both proxies; with scopes, a load of another CTA only behind a release and an acquire
+ * that reach it. Kept where a kernel has such loads, for sixteen bytes at a time, or with scopes, for four. */
 #ifndef PTXSIM_STORES_H
 #define PTXSIM_STORES_H
 
@@ -11,6 +12,9 @@ void sim_stores_close(launch *l);
 /* An access that sim_locate has just found: a lane's store or atomic; an asynchronous operation's. */
 void sim_stored(run *r, uint32_t lane, uint64_t address, uint32_t bytes);
 void sim_stored_async(run *r, uint64_t address, uint32_t bytes);
+
+/* What a lane has just loaded, with scopes: false after a warning. */
+bool sim_stores_seen(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes);
 
 void sim_stores_fence(run *r); /* one of global memory */
 

@@ -135,6 +135,17 @@ void sim_push(insn *in, uint32_t place)
     in->list[in->n_list++] = place;
 }
 
+void sim_scoped(builder *b, const statement *s, insn *in)
+{
+    program *p = b->p;
+    if (p->n_scoped == MOST_SCOPED) return; /* nothing counts the rest */
+    if (p->n_scoped % 64 == 0) p->scoped = realloc(p->scoped, (p->n_scoped + 64) * sizeof *p->scoped);
+    scoped *at = &p->scoped[p->n_scoped];
+    *at = (scoped){.line = s->line, .loc = b->loc};
+    snprintf(at->opcode, sizeof at->opcode, "%.*s", (int)s->opcode.n, s->opcode.s);
+    in->place = (uint16_t)++p->n_scoped;
+}
+
 void sim_push_address(builder *b, const operand *o, insn *in)
 {
     insn alone = {0};

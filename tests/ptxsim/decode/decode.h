@@ -28,6 +28,7 @@ uint32_t sim_predicate(builder *b, const operand *o);
 void sim_address(builder *b, const operand *o, insn *in, int slot); /* o[slot] and imm; register width in reg 'a' */
 void sim_push_address(builder *b, const operand *o, insn *in);      /* appended to in->list, for sim_listed_address */
 void sim_push(insn *in, uint32_t place);
+void sim_scoped(builder *b, const statement *s, insn *in); /* its release or acquire is of more than a CTA */
 void sim_list(builder *b, const operand *o, insn *in, char width, bool destination); /* appended to in->list */
 unsigned sim_bytes(char width);
 

@@ -1,16 +1,16 @@
 /* Decodes loads, stores, atomic operations and cp.async. */
 #include "decode.h"
 
+#include "checks/flags.h"
 #include "exec/exec_memory.h"
 #include "exec/exec_wide.h"
 
 #include <stdlib.h>
 
-/* Modifiers that leave what an access does alone: caches, and orders stronger than what the machine has anyway. */
+/* Modifiers that leave what an access does alone: caches. */
 static bool take_hint(pieces *p)
 {
-    static const char *const hints[] = {"weak", "ca",  "cg",  "cs",  "lu",      "cv",    "wb",     "wt",
-                                        "nc",   "cta", "gpu", "sys", "cluster", "noftz", "unified"};
+    static const char *const hints[] = {"weak", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "noftz", "unified"};
     if (p->next >= p->n) return false;
     if (sim_begins(p->at[p->next], "L1::") || sim_begins(p->at[p->next], "L2::")) {
         p->next++;
@@ -21,10 +21,42 @@ static bool take_hint(pieces *p)
     return false;
 }
 
-static bool take_order(pieces *p)
+/* Into insn.type. */
+static bool take_order(pieces *p, uint8_t *order)
 {
-    return sim_take(p, "volatile") || sim_take(p, "relaxed") || sim_take(p, "acquire") || sim_take(p, "release") ||
-           sim_take(p, "acq_rel") || sim_take(p, "mmio");
+    static const struct {
+        const char *name;
+        uint8_t order;
+    } orders[] = {{"volatile", SEM_STRONG | SEM_REACH},
+                  {"mmio", SEM_STRONG | SEM_REACH},
+                  {"relaxed", SEM_STRONG},
+                  {"acquire", SEM_STRONG | SEM_ACQUIRE},
+                  {"release", SEM_STRONG | SEM_RELEASE},
+                  {"acq_rel", SEM_STRONG | SEM_ACQUIRE | SEM_RELEASE},
+                  {"cta", SEM_STRONG},
+                  {"cluster", SEM_STRONG | SEM_CLUSTER},
+                  {"gpu", SEM_STRONG | SEM_REACH},
+                  {"sys", SEM_STRONG | SEM_REACH}};
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        if (!sim_take(p, orders[i].name)) continue;
+        *order |= orders[i].order;
+        return true;
+    }
+    return false;
+}
+
+static bool names_scope(const pieces *p, uint32_t first)
+{
+    for (uint32_t i = first; i < p->next; i++)
+        if (sim_is(p->at[i], "cta") || sim_is(p->at[i], "cluster") || sim_is(p->at[i], "gpu") ||
+            sim_is(p->at[i], "sys"))
+            return true;
+    return false;
+}
+
+static void note_scope(builder *b, const statement *s, insn *in)
+{
+    if (in->type & (SEM_ACQUIRE | SEM_RELEASE) && in->type & SEM_REACH) sim_scoped(b, s, in);
 }
 
 static bool take_space(pieces *p, uint8_t *space)
@@ -50,9 +82,10 @@ void sim_decode_memory(builder *b, const statement *s, insn *in, pieces *p)
         return;
     }
     bool load = *p->at[0].s == 'l', has_space = false;
-    while (take_hint(p) || (take_order(p) && (in->flags = 1)) ||
+    while (take_hint(p) || (take_order(p, &in->type) && (in->flags = 1)) ||
            (!has_space && (has_space = take_space(p, &in->space))))
         ;
+    note_scope(b, s, in);
     in->vec = sim_take(p, "v2") ? 2 : sim_take(p, "v4") ? 4 : sim_take(p, "v8") ? 8 : 1;
     slice type = sim_next(p);
     char width = sim_width_of(type);
@@ -92,8 +125,11 @@ static const struct {
 void sim_decode_atomic(builder *b, const statement *s, insn *in, pieces *p)
 {
     bool red = *p->at[0].s == 'r', has_space = false;
-    while (take_hint(p) || take_order(p) || (!has_space && (has_space = take_space(p, &in->space))))
+    const uint32_t first = p->next;
+    while (take_hint(p) || take_order(p, &in->type) || (!has_space && (has_space = take_space(p, &in->space))))
         ;
+    in->type |= SEM_STRONG | (names_scope(p, first) ? 0 : SEM_REACH);
+    note_scope(b, s, in);
     slice name = sim_next(p);
     uint32_t operands = 0;
     for (size_t i = 0; i < sizeof atomics / sizeof atomics[0]; i++) {

@@ -18,6 +18,8 @@ static void decode_cluster_barrier(builder *b, const statement *s, insn *in, pie
     if (!arrive && !sim_take(p, "wait")) sim_unknown(b, s, "");
     in->flags = arrive && !sim_take(p, "relaxed");
     if (!sim_take(p, "release")) sim_take(p, "acquire");
+    if (in->flags) sim_scoped(b, s, in);
+    b->p->relaxes |= arrive && !in->flags;
     in->whole_warp = sim_take(p, "aligned");
     in->fn = arrive ? sim_exec_cluster_arrive : sim_exec_cluster_wait;
     expect_end(b, s, p, 0);
@@ -70,7 +72,9 @@ static void take_order_and_scope(pieces *p, insn *in)
     for (;;) {
         if (sim_take(p, "relaxed"))
             in->flags |= MB_RELAXED;
-        else if (!sim_take(p, "release") && !sim_take(p, "acquire") && !sim_take(p, "cta") && !sim_take(p, "cluster"))
+        else if (sim_take(p, "cluster"))
+            in->flags |= MB_CLUSTER;
+        else if (!sim_take(p, "release") && !sim_take(p, "acquire") && !sim_take(p, "cta"))
             return;
     }
 }
@@ -89,10 +93,11 @@ static void decode_wait(builder *b, const statement *s, insn *in, pieces *p, cha
     bool parity = sim_take(p, "parity");
     take_order_and_scope(p, in);
     in->is_signed = in->flags & MB_RELAXED;
+    if (in->flags == MB_CLUSTER) sim_scoped(b, s, in);
     take_shared(p, in);
     if (!sim_take(p, "b64") || p->next != p->n || s->n < 3 || s->n > 4) sim_unknown(b, s, "");
     in->fn = sim_exec_mbarrier_wait;
-    in->flags = parity;
+    in->flags = (uint8_t)((in->flags & MB_CLUSTER) | (parity ? WAIT_PARITY : 0));
     in->size = parity ? 4 : 8;
     in->o[0] = sim_predicate(b, &s->o[0]);
     sim_address(b, &s->o[1], in, 1);
@@ -130,6 +135,8 @@ void sim_decode_mbarrier(builder *b, const statement *s, insn *in, pieces *p)
     if (arrives && sim_take(p, "noComplete")) sim_unknown(b, s, "");
     if (arrives && sim_take(p, "expect_tx")) in->flags |= MB_WITH_BYTES;
     take_order_and_scope(p, in);
+    if (arrives && (in->flags & (MB_RELAXED | MB_CLUSTER)) == MB_CLUSTER) sim_scoped(b, s, in);
+    b->p->relaxes |= arrives && in->flags & MB_RELAXED;
     take_shared(p, in);
     if (!sim_take(p, "b64") || p->next != p->n || s->n == 0) sim_unknown(b, s, "");
     in->fn = sim_exec_mbarrier;

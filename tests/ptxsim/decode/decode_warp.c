@@ -1,6 +1,7 @@
 /* Decodes collectives of a warp, named barriers and memory fences. */
 #include "decode.h"
 
+#include "checks/flags.h"
 #include "exec/exec_flow.h"
 #include "exec/exec_warp.h"
 #include "sync/barrier.h"
@@ -131,8 +132,17 @@ static void decode_proxy_fence(builder *b, const statement *s, insn *in, pieces 
 {
     in->fn = sim_exec_fence;
     if (sim_take(p, "alias")) return;
-    if (!sim_take(p, "async")) sim_unknown(b, s, "");
     in->fn = sim_exec_proxy_fence;
+    if (sim_take(p, "async::generic")) { /* one way: what threads did, before what copies do */
+        const bool acquire = sim_take(p, "acquire");
+        if (!acquire && !sim_take(p, "release")) sim_unknown(b, s, "");
+        if (!sim_take(p, acquire ? "sync_restrict::shared::cluster" : "sync_restrict::shared::cta"))
+            sim_unknown(b, s, "");
+        if (!sim_take(p, "cluster")) sim_unknown(b, s, "");
+        in->flags = acquire ? FENCE_SHARED_CTA | FENCE_SHARED_CLUSTER : FENCE_SHARED_CTA;
+        return;
+    }
+    if (!sim_take(p, "async")) sim_unknown(b, s, "");
     in->flags = sim_take(p, "shared::cta")       ? FENCE_SHARED_CTA
                 : sim_take(p, "shared::cluster") ? FENCE_SHARED_CTA | FENCE_SHARED_CLUSTER
                 : sim_take(p, "global")          ? FENCE_GLOBAL
@@ -150,6 +160,11 @@ static void decode_fence(builder *b, const statement *s, insn *in, pieces *p)
         in->flags = FENCE_INITS;
         if (!sim_take(p, "release") || !sim_take(p, "cluster")) sim_unknown(b, s, "");
     } else {
+        const bool acquires = sim_take(p, "acquire"), releases = !acquires && sim_take(p, "release");
+        in->type = SEM_STRONG | (releases ? 0 : SEM_ACQUIRE) | (acquires ? 0 : SEM_RELEASE);
+        if (!sim_take(p, "acq_rel")) sim_take(p, "sc");
+        in->type |= sim_take(p, "cta") ? 0 : sim_take(p, "cluster") ? SEM_CLUSTER : SEM_REACH;
+        if (in->type & SEM_REACH) sim_scoped(b, s, in);
         p->next = p->n;
     }
     if (p->next != p->n) sim_unknown(b, s, "");

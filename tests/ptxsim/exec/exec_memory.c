@@ -3,9 +3,11 @@
  * Of ld and st, list holds the registers, o[1] and imm the address, `size` and `vec` the elements. */
 #include "exec_memory.h"
 
-#include "exec_value.h"
+#include "checks/flags.h"
 #include "checks/report.h"
+#include "checks/scopes.h"
 #include "checks/stores.h"
+#include "exec_value.h"
 #include "machine/memory.h"
 
 static uint64_t fetched(const uint8_t *from, unsigned size, bool is_signed)
@@ -20,6 +22,21 @@ static uint64_t fetched(const uint8_t *from, unsigned size, bool is_signed)
 
 static bool is_global(const insn *in) { return in->space == GLOBAL || in->space == GENERIC; }
 
+/* What flags and their like need, once sim_locate has found it. */
+static void check_load(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t bytes)
+{
+    if (address < r->lo || address >= r->hi) return; /* another space's */
+    if (in->type & SEM_STRONG)
+        sim_flags_read(r, in, lane, address);
+    else
+        sim_stores_seen(r, in, lane, address, bytes);
+}
+
+static void note_scope(run *r, const insn *in)
+{
+    if (in->place) sim_scope_executed(r, in, (uint32_t)__builtin_popcount(r->mask), 0);
+}
+
 step sim_exec_load(run *r, const insn *in)
 {
     uint32_t bytes = (uint32_t)in->size * in->vec;
@@ -27,6 +44,7 @@ step sim_exec_load(run *r, const insn *in)
     {
         const uint8_t *from = sim_locate(r, in, i, in->space, sim_address_at(r, in, 1, i), bytes, READ);
         if (!from) return STEP_FAIL;
+        if (r->launch->flags && is_global(in)) check_load(r, in, i, sim_address_at(r, in, 1, i), bytes);
         for (uint32_t k = 0; k < in->vec; k++) {
             if (in->list[k] == NONE) continue;
             if (in->size == 4 && in->reg_size == 4)
@@ -35,6 +53,7 @@ step sim_exec_load(run *r, const insn *in)
                 sim_put_lane(r, in->list[k], in->reg_size, i, fetched(from + k * in->size, in->size, in->is_signed));
         }
     }
+    note_scope(r, in);
     if (is_global(in)) {
         r->stats.global_loads++;
         r->stats.global_load_bytes += bytes * (uint32_t)__builtin_popcount(r->mask);
@@ -72,11 +91,14 @@ step sim_exec_store(run *r, const insn *in)
         uint8_t *to = sim_locate(r, in, i, in->space, address, bytes, WRITE);
         if (!to) return STEP_FAIL;
         if (is_global(in)) sim_stored(r, i, address, bytes);
+        if (in->type & SEM_STRONG && is_global(in) && address >= r->lo && address < r->hi)
+            sim_flags_write(r, in, i, address, false);
         for (uint32_t k = 0; k < in->vec; k++) {
             uint64_t value = sim_lane(r, in->list[k], in->reg_size, i);
             memcpy(to + k * in->size, &value, in->size);
         }
     }
+    note_scope(r, in);
     if (is_global(in)) {
         r->stats.global_stores++;
         r->stats.global_store_bytes += bytes * (uint32_t)__builtin_popcount(r->mask);
@@ -146,9 +168,14 @@ step sim_exec_atomic(run *r, const insn *in)
         uint8_t *to = sim_locate(r, in, i, in->space, address, in->size, ATOMIC);
         if (!to) return STEP_FAIL;
         if (is_global(in)) sim_stored(r, i, address, in->size);
+        if (is_global(in) && address >= r->lo && address < r->hi) {
+            sim_flags_read(r, in, i, address);
+            sim_flags_write(r, in, i, address, true);
+        }
         uint64_t c = in->op == A_CAS ? sim_lane(r, in->o[3], in->reg_size, i) : 0;
         uint64_t old = update(in, to, sim_lane(r, in->o[2], in->reg_size, i), c);
         if (in->o[0] != NONE) sim_put_lane(r, in->o[0], in->reg_size, i, old);
     }
+    note_scope(r, in);
     return STEP_SLEEP;
 }

@@ -38,9 +38,11 @@ void sim_configure(void)
         .seed = number("PTXSIM_SEED", 0),
         .spin_limit = number("PTXSIM_SPIN_LIMIT", 50000000),
         .check_races = number("PTXSIM_RACES", 1),
+        .check_scopes = number("PTXSIM_SCOPES", 0),
         .check_init = number("PTXSIM_UNINITIALISED", 1),
         .tmem_anywhere = number("PTXSIM_TMEM_ANYWHERE", 1),
         .cp_behind_mma = number("PTXSIM_CP_BEHIND_MMA", 1),
+        .fenced_stores = number("PTXSIM_FENCED_STORES", 0),
         .launches_to = getenv("PTXSIM_LAUNCHES_TO"),
     };
     if (sim_config.threads < 1) sim_config.threads = 1;

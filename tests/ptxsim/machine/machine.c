@@ -4,6 +4,7 @@
 #include "fragment.h"
 #include "memory.h"
 #include "traffic.h"
+#include "checks/flags.h"
 #include "checks/report.h"
 #include "checks/stores.h"
 #include "matrix/tmem.h"
@@ -283,6 +284,7 @@ bool sim_launch_run(launch *l)
     worker *workers = calloc(threads, sizeof *workers);
     sim_traffic_open(l);
     sim_stores_open(l);
+    sim_flags_open(l);
     for (uint32_t i = 0; i < threads; i++) {
         worker *k = &workers[i];
         k->r = (run){.launch = l, .program = l->program, .random = l->seed + 0x51ed270b * i};
@@ -302,6 +304,7 @@ bool sim_launch_run(launch *l)
     free(workers);
     sim_traffic_close(l);
     sim_stores_close(l);
+    sim_flags_close(l);
     fesetenv(&modes);
     sim_report_launch(l);
     return !l->failed;

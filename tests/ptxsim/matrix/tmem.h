@@ -53,7 +53,7 @@ typedef enum tmem_request_op { TMEM_NOTHING, TMEM_ALLOC, TMEM_DEALLOC } tmem_req
 /* What a CTA of a pair waits for the other to join in. */
 typedef struct tmem_request {
     tmem_request_op op;
-    uint32_t column, columns, warp;
+    uint32_t column, columns, warp; /* warp NONE: any, of a CTA that has yet to come */
     bool granted, waits;
 } tmem_request;
 

@@ -1,7 +1,8 @@
 /* Executes tcgen05.alloc, dealloc and relinquish_alloc_permit.
  *
- * With cta_group::2 a warp of each CTA of the pair comes, and both get the same columns. o[1]: the address, o[2]: the
- * number of columns; of dealloc o[0]: the tensor memory's address. */
+ * With cta_group::2 a warp of each CTA of the pair comes, and both get the same columns. The first may go on before the
+ * second has come, as the seed says. o[1]: the address, o[2]: the number of columns; of dealloc o[0]: the tensor
+ * memory's address. */
 #include "tmem.h"
 
 #include "checks/report.h"
@@ -102,6 +103,11 @@ static meeting meet(run *r, const insn *in, const tmem_request *wanted)
     tmem_request *own = &sim_tmem(r->cta)->request, *other = &sim_tmem(peer)->request;
     if (own->op && (own->warp != wanted->warp || own->op != wanted->op)) return WAITS; /* another is on its way */
     if (!own->op) *own = *wanted;
+    if (own->op == TMEM_DEALLOC && other->op == TMEM_ALLOC && other->warp == NONE) {
+        sim_report(r, in, 'E', "cta-pair", -1, "frees %u columns before the peer has come to allocate them",
+                   own->columns);
+        return CLASH;
+    }
     if (!other->op || other->granted) return WAITS;
     if (other->op == own->op && other->columns == own->columns &&
         (own->op == TMEM_ALLOC || other->column == own->column))
@@ -116,7 +122,7 @@ static meeting meet(run *r, const insn *in, const tmem_request *wanted)
 static bool granted(run *r, tmem_request_op op, uint32_t *column)
 {
     tmem_request *own = &sim_tmem(r->cta)->request;
-    if (own->op != op || !own->granted || own->warp != r->warp->index) return false;
+    if (own->op != op || !own->granted || (own->warp != r->warp->index && own->warp != NONE)) return false;
     *column = own->column;
     *own = (tmem_request){0};
     sim_wake(r->cta, W_TMEM, UINT64_MAX, false);
@@ -136,6 +142,19 @@ static void grant(run *r, uint32_t column)
     sim_wake(peer, W_TMEM, UINT64_MAX, false);
 }
 
+/* Whether the first of a pair to allocate goes on without the second, which finds its columns there. */
+static bool goes_ahead(run *r, uint32_t columns, uint32_t *column)
+{
+    cta *peer = r->cta->cluster->ctas[r->cta->rank ^ 1];
+    tmem *own = sim_tmem(r->cta), *other = sim_tmem(peer);
+    if (own->request.warp != r->warp->index || other->request.op || sim_random(&r->random) & 1) return false;
+    *column = find_place(r, own->units | other->units, columns);
+    if (*column == NONE) return false;
+    own->request = (tmem_request){0};
+    other->request = (tmem_request){TMEM_ALLOC, *column, columns, NONE, true, true};
+    return true;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Instructions                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -148,6 +167,23 @@ static step tell_address(run *r, const insn *in, uint32_t column)
     memcpy(to, &column, 4);           /* lane 0 */
     sim_order_warp(r, r->warp->live); /* they all may read it */
     return leave(r, STEP_NEXT);
+}
+
+/* Of a pair, both CTAs must have been launched, which a cluster barrier tells. */
+static void check_met(run *r, const insn *in)
+{
+    if (!(in->flags & TENSOR_PAIR) || r->cta->cluster->met) return;
+    sim_report(r, in, 'W', "cta-pair", -1, "allocates before a cluster barrier has told that the peer was launched");
+}
+
+/* What the peer has taken for this CTA, too. */
+static bool wants_the_same(run *r, const insn *in, uint32_t columns)
+{
+    const tmem_request *own = &sim_tmem(r->cta)->request;
+    if (own->op != TMEM_ALLOC || own->warp != NONE || own->columns == columns) return true;
+    sim_report(r, in, 'E', "cta-pair", -1, "alloc of %u columns, while the peer wants to alloc %u", columns,
+               own->columns);
+    return false;
 }
 
 static bool may_allocate(run *r, const insn *in, uint32_t columns)
@@ -167,16 +203,24 @@ step sim_exec_tmem_alloc(run *r, const insn *in)
 {
     uint32_t columns = 0, column = 0;
     if (!gathered(r, in)) return STEP_WAIT;
+    const bool again = sim_tmem(r->cta)->request.op == TMEM_ALLOC && sim_tmem(r->cta)->request.warp == r->warp->index;
+    if (!again) check_met(r, in);
+    if (bad_columns(r, in, &columns) || !wants_the_same(r, in, columns)) return leave(r, STEP_FAIL);
+    if (!again && !may_allocate(r, in, columns)) return leave(r, STEP_FAIL);
     if (granted(r, TMEM_ALLOC, &column)) return tell_address(r, in, column);
-    if (bad_columns(r, in, &columns) || !may_allocate(r, in, columns)) return leave(r, STEP_FAIL);
     uint32_t taken = sim_tmem(r->cta)->units;
     cta *peer = NULL;
     if (in->flags & TENSOR_PAIR) {
         tmem_request wanted = {.op = TMEM_ALLOC, .columns = columns, .warp = r->warp->index, .waits = true};
         meeting how = meet(r, in, &wanted);
         if (how == CLASH) return leave(r, STEP_FAIL);
-        if (how == WAITS) return wait_for_it(r);
         peer = r->cta->cluster->ctas[r->cta->rank ^ 1];
+        if (how == WAITS && !again && goes_ahead(r, columns, &column)) {
+            take(r->cta, column, columns);
+            take(peer, column, columns);
+            return tell_address(r, in, column);
+        }
+        if (how == WAITS) return wait_for_it(r);
         taken |= sim_tmem(peer)->units;
     }
     column = find_place(r, taken, columns);

@@ -191,6 +191,7 @@ void sim_program_free(program *p)
     free(p->params);
     free(p->shared_bases);
     free(p->locs);
+    free(p->scoped);
     free(p->name);
     free(p);
 }

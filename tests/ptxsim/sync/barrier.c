@@ -3,6 +3,7 @@
  * o[1], o[2]: the barrier's number and its count of threads (NONE: all of the CTA). op: 's' waits, 'a' only arrives. */
 #include "barrier.h"
 
+#include "checks/flags.h"
 #include "checks/report.h"
 #include "checks/shadow.h"
 #include "exec/exec_value.h"
@@ -53,7 +54,7 @@ step sim_exec_bar(run *r, const insn *in)
     if (in->whole_warp && r->mask != r->warp->live)
         sim_report(r, in, 'W', "diverged-aligned", (int)first, "lanes %08x of %08x come to an aligned barrier", r->mask,
                    r->warp->live);
-    sim_order_arrive(r, &b->order);
+    sim_order_arrive(r, &b->order, 0);
     b->expected = count;
     b->arrived += (uint32_t)__builtin_popcount(r->mask);
     uint32_t expected = expected_by(r->cta, b);
@@ -95,7 +96,7 @@ step sim_exec_warp_sync(run *r, const insn *in)
 
 step sim_exec_fence(run *r, const insn *in)
 {
-    (void)r, (void)in;
+    sim_flags_fence(r, in);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     return STEP_SLEEP; /* a good moment for the others */
 }

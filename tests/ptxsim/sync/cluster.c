@@ -1,11 +1,13 @@
 /* Executes barriers of clusters, addresses in a peer's shared memory, proxy fences, setmaxnreg and launch control. */
 #include "cluster.h"
 
-#include "flight.h"
+#include "checks/flags.h"
 #include "checks/report.h"
+#include "checks/scopes.h"
 #include "checks/shadow.h"
 #include "checks/stores.h"
 #include "exec/exec_value.h"
+#include "flight.h"
 #include "machine/fragment.h"
 #include "machine/memory.h"
 
@@ -19,6 +21,7 @@ static void finish_if_complete(run *r)
         live += c->ctas[i]->live;
     if (!c->arrived || c->arrived < live) return;
     c->arrived = 0;
+    c->met = true;
     sim_order_drop(&c->done);
     c->done = c->order;
     c->order = NULL;
@@ -43,7 +46,11 @@ step sim_exec_cluster_arrive(run *r, const insn *in)
                    "arrives again without having waited");
         return STEP_FAIL;
     }
-    (in->flags ? sim_order_arrive : sim_order_arrive_relaxed)(r, &r->cta->cluster->order);
+    if (in->flags)
+        sim_order_arrive(r, &r->cta->cluster->order, sim_config.check_scopes ? in->place : 0);
+    else
+        sim_order_arrive_weakly(r, &r->cta->cluster->order, false);
+    sim_scope_executed(r, in, (uint32_t)__builtin_popcount(r->mask), 0);
     w->at_cluster |= r->mask;
     w->owes_cluster |= r->mask;
     r->cta->cluster->arrived += (uint32_t)__builtin_popcount(r->mask);
@@ -81,6 +88,7 @@ void sim_cluster_close(cluster *c)
 {
     sim_order_drop(&c->order);
     sim_order_drop(&c->done);
+    sim_flags_leave(c);
     free(c->flights);
 }
 

@@ -2,9 +2,11 @@
 #include "mbarrier.h"
 
 #include "checks/report.h"
+#include "checks/scopes.h"
 #include "checks/shadow.h"
 #include "exec/exec_value.h"
 #include "machine/fragment.h"
+#include "sync/flight.h"
 
 #include <stdlib.h>
 
@@ -69,8 +71,10 @@ static void settle(run *r, cta *owner, mbarrier *m)
     m->phase++;
     m->pending = (int32_t)m->expected;
     sim_order_drop(&m->done);
+    sim_order_drop(&m->far_done);
     m->done = m->order;
-    m->order = NULL;
+    m->far_done = m->far;
+    m->order = m->far = NULL;
     r->stats.barriers++;
     r->idle_steps = 0;
     for (uint32_t i = 0; i < owner->cluster->n; i++)
@@ -98,7 +102,8 @@ static bool arrive(run *r, const insn *in, uint32_t lane, mbarrier *m, uint32_t 
 bool sim_mbarrier_complete(run *r, const insn *in, cta *owner, mbarrier *m, uint32_t bytes, uint32_t epoch)
 {
     if (!expect(r, in, 0, m, -(int64_t)bytes)) return false;
-    sim_order_signal(owner, &m->order, epoch);
+    const bool far = sim_config.check_scopes && in->fn == sim_exec_store_async && owner != r->cta;
+    sim_order_landed(owner, far ? &m->far : &m->order, epoch);
     settle(r, owner, m);
     return true;
 }
@@ -113,6 +118,14 @@ bool sim_mbarrier_arrive(run *r, const insn *in, uint32_t lane, cta *owner, mbar
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Instructions                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
+
+static void drop(mbarrier *m)
+{
+    sim_order_drop(&m->order);
+    sim_order_drop(&m->done);
+    sim_order_drop(&m->far);
+    sim_order_drop(&m->far_done);
+}
 
 static bool initialise(run *r, const insn *in, uint32_t lane, uint64_t address, uint32_t count)
 {
@@ -140,12 +153,23 @@ static bool initialise(run *r, const insn *in, uint32_t lane, uint64_t address, 
         m = &c->mbarriers[c->n_mbarriers++];
         *m = (mbarrier){0};
     }
-    sim_order_drop(&m->order);
-    sim_order_drop(&m->done);
+    drop(m);
     const uint32_t commits = m->commits;
     *m = (mbarrier){.offset = offset, .expected = count, .pending = (int32_t)count, .commits = commits, .valid = true};
     memcpy(at, &mark, sizeof mark);
     return true;
+}
+
+/* Only the CTA of an mbarrier waits there, so a release of that CTA tells it all. Others must release to the cluster.
+ */
+static void tell(run *r, const insn *in, const cta *owner, mbarrier *m)
+{
+    const bool far = sim_config.check_scopes && owner != r->cta;
+    if (in->flags & MB_RELAXED || (far && !(in->flags & MB_CLUSTER)))
+        sim_order_arrive_weakly(r, &m->order, !(in->flags & MB_RELAXED));
+    else
+        sim_order_arrive(r, far ? &m->far : &m->order, far ? in->place : 0);
+    sim_scope_executed(r, in, 1, 0);
 }
 
 /* o[0] the state (NONE: not wanted), o[1] the address, o[2] a count or bytes (NONE: 1). */
@@ -160,7 +184,7 @@ static bool one_lane(run *r, const insn *in, uint32_t i)
     bool fine = true, arrives = in->op == MB_ARRIVE || in->op == MB_DROP;
     state = m->phase << 32 | (uint32_t)m->pending;
     r->mask = 1u << i;
-    if (arrives) (in->flags & MB_RELAXED ? sim_order_arrive_relaxed : sim_order_arrive)(r, &m->order);
+    if (arrives) tell(r, in, owner, m);
     r->mask = all;
     if (in->flags & MB_WITH_BYTES || in->op == MB_EXPECT) fine = expect(r, in, i, m, number);
     if (in->op == MB_COMPLETE) fine = expect(r, in, i, m, -(int64_t)number);
@@ -193,11 +217,28 @@ static void note_stages(run *r)
     r->stats.stages += stages;
 }
 
+/* By lanes that have found the phase complete. */
+static void acquire(run *r, const insn *in, uint32_t lanes, const mbarrier *m)
+{
+    if (!m) return;
+    if (in->is_signed) {
+        sim_order_acquire_relaxed(r, lanes, m->done);
+        return;
+    }
+    sim_order_acquire(r, lanes, m->done);
+    if (in->flags & MB_CLUSTER)
+        sim_order_acquire(r, lanes, m->far_done);
+    else
+        sim_order_acquire_narrow(r, lanes, m->far_done);
+    const uint32_t times = (uint32_t)__builtin_popcount(lanes);
+    sim_scope_executed(r, in, times, m->far_done ? times : 0);
+}
+
 /* p, [address], state or parity (flags); op: 't' may wait, 'n' only asks. A wait may also give up, as hardware does. */
 step sim_exec_mbarrier_wait(run *r, const insn *in)
 {
     uint32_t done = 0, acquiring = 0;
-    clock_set *known = NULL; /* lanes mostly wait for the same barrier */
+    const mbarrier *known = NULL; /* lanes mostly wait for the same barrier */
     uint64_t what = 0;
     note_stages(r);
     ACTIVE(r)
@@ -206,16 +247,15 @@ step sim_exec_mbarrier_wait(run *r, const insn *in)
         mbarrier *m = sim_mbarrier_at(r, in, i, in->space, sim_address_at(r, in, 1, i), &owner);
         if (!m) return STEP_FAIL;
         uint64_t given = sim_lane(r, in->o[2], in->size, i);
-        bool complete = in->flags ? (m->phase & 1) != (given & 1) : m->phase != given >> 32;
+        bool complete = in->flags & WAIT_PARITY ? (m->phase & 1) != (given & 1) : m->phase != given >> 32;
         done |= (uint32_t)complete << i;
         what = (uint64_t)owner->rank << 32 | m->offset;
-        if (complete && in->is_signed) sim_order_acquire_relaxed(r, 1u << i, m->done);
-        if (!complete || in->is_signed) continue;
-        if (m->done != known) sim_order_acquire(r, acquiring, known);
-        acquiring = m->done == known ? acquiring | 1u << i : 1u << i;
-        known = m->done;
+        if (!complete) continue;
+        if (m != known) acquire(r, in, acquiring, known);
+        acquiring = m == known ? acquiring | 1u << i : 1u << i;
+        known = m;
     }
-    sim_order_acquire(r, acquiring, known);
+    acquire(r, in, acquiring, known);
     if (done || in->op != 't' || sim_random(&r->random) % 4 == 0) {
         put_predicate(r, in->o[0], done);
         return STEP_SLEEP;
@@ -229,10 +269,8 @@ step sim_exec_mbarrier_wait(run *r, const insn *in)
 
 void sim_mbarriers_close(cta *c)
 {
-    for (uint32_t i = 0; i < c->n_mbarriers; i++) {
-        sim_order_drop(&c->mbarriers[i].order);
-        sim_order_drop(&c->mbarriers[i].done);
-    }
+    for (uint32_t i = 0; i < c->n_mbarriers; i++)
+        drop(&c->mbarriers[i]);
     free(c->mbarriers);
 }
 

@@ -9,8 +9,9 @@ typedef struct mbarrier {
     uint32_t offset, expected;
     int32_t pending, bytes; /* arrivals and bytes of the running phase that are yet to come */
     uint64_t phase;
-    struct clock_set *order, *done; /* released in the running phase; in the one before */
-    uint32_t commits;               /* arrivals of tcgen05.commit under way */
+    struct clock_set *order, *done;   /* released in the running phase; in the one before */
+    struct clock_set *far, *far_done; /* with scopes: likewise by other CTAs, to the cluster */
+    uint32_t commits;                 /* arrivals of tcgen05.commit under way */
     bool valid;
 } mbarrier;
 
@@ -33,6 +34,7 @@ void sim_mbarrier_describe(const cta *c, uint32_t offset, char *to, size_t size)
 
 /* What sim_exec_mbarrier does: insn.op. */
 typedef enum mbarrier_op { MB_INIT, MB_INVAL, MB_ARRIVE, MB_EXPECT, MB_COMPLETE, MB_DROP, MB_PENDING } mbarrier_op;
-enum { MB_WITH_BYTES = 1, MB_RELAXED = 2, MB_REMOTE = 4 }; /* insn.flags */
+enum { MB_WITH_BYTES = 1, MB_RELAXED = 2, MB_CLUSTER = 4 }; /* insn.flags */
+enum { WAIT_PARITY = 1 };                                   /* instead of MB_WITH_BYTES */
 
 #endif

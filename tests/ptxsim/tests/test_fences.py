@@ -23,6 +23,8 @@ WAIT = "$wait: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0; @!%p9 bra
 CTA, CLUSTER = "fence.proxy.async.shared::cta;", "fence.proxy.async.shared::cluster;"
 WHOLE, GLOBAL = "fence.proxy.async;", "fence.proxy.async.global;"
 INITS = "fence.mbarrier_init.release.cluster;"
+ONE_WAY = "fence.proxy.async::generic.{}.sync_restrict::shared::{}.cluster;"
+RELEASE, ACQUIRE = ONE_WAY.format("release", "cta"), ONE_WAY.format("acquire", "cluster")
 OTHERS = (  # of other proxies, other memory, or of none
     "",
     GLOBAL,
@@ -52,7 +54,7 @@ def stored(who):
     """
 
 
-@pytest.mark.parametrize("fence", (CTA, CLUSTER, WHOLE))
+@pytest.mark.parametrize("fence", (CTA, CLUSTER, WHOLE, RELEASE, ACQUIRE))
 def test_a_fence_of_shared_memory_covers_what_was_stored_there(fence):
     assert found("st.shared.u32 [%r3], %r0;" + fence + "bar.sync 0;" + stored("%p0")) == set()
     assert found("st.shared.u32 [%r3], %r0; bar.sync 0;" + fence + stored("%p0")) == set()
@@ -75,10 +77,10 @@ INTO_PEER = """
 """
 
 
-@pytest.mark.parametrize("fence", (CTA, CLUSTER, WHOLE))
+@pytest.mark.parametrize("fence", (CTA, CLUSTER, WHOLE, RELEASE, ACQUIRE))
 def test_memory_of_a_peer_is_not_that_of_the_own_cta(fence):
     """The writer fences, in the other CTA; or the reader does, whose own memory it is."""
-    clean = set() if fence != CTA else {"proxy-fence"}
+    clean = set() if fence not in (CTA, RELEASE) else {"proxy-fence"}
     assert found(INTO_PEER + fence + MEET + stored("%p1") + MEET, 2) == clean
     assert found(INTO_PEER + MEET + fence + stored("%p1") + MEET, 2) == set()
 
@@ -134,7 +136,11 @@ def test_the_fence_of_initialisation_carries_no_other_store():
 
 @pytest.mark.parametrize(
     "form",
-    ("async::generic.release.sync_restrict::shared::cta.cluster", "tensormap::generic.release.gpu"),
+    (
+        "async::generic.release.sync_restrict::shared::cluster.cluster",
+        "async::generic.acquire.cluster",
+        "tensormap::generic.release.gpu",
+    ),
 )
 def test_proxy_fences_that_are_not_modelled_are_refused(form):
     with pytest.raises(gpu.SimError, match="unknown instruction"):

@@ -32,6 +32,10 @@ TEXT = gpu.kernel(
     selp.u32 %r9, 1, 0, p; }
     barrier.cluster.arrive.release;
     barrier.cluster.wait.acquire;
+    fence.acq_rel.gpu;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r2];
+    { .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%r3], 1;
+    selp.u32 %r9, 1, 0, p; }
     """
 )
 
@@ -113,9 +117,13 @@ def test_mutants_are_noticed(name, campaign):
         ("no cluster barrier", ["\n    "]),
         ("an arrival more expected", ["add.s32 t, 4, 1;", "add.s32 t, %r7, 1;"]),
         ("an arrival less expected", ["add.s32 t, 4, -1;", "add.s32 t, %r7, -1;"]),
-        ("the other phase", ["xor.b32 t, %r8, 1;"]),
-        ("no wait at the mbarrier", ["setp.eq.u32 p, 0, 0;"]),
-        ("waits for the next barrier", ["[%r2+8]"]),
+        ("the other phase", ["xor.b32 t, %r8, 1;", "xor.b32 t, 1, 1;"]),
+        ("no wait at the mbarrier", 2 * ["setp.eq.u32 p, 0, 0;"]),
+        ("waits for the next barrier", ["[%r2+8]", "[%r3+8]"]),
+        ("arrives for its CTA alone", ["arrive.release.cta"]),
+        ("waits for its CTA alone", ["acquire.cta"]),
+        ("a fence for its CTA alone", ["fence.acq_rel.cta"]),
+        ("no fence of memory", [""]),
     ],
 )
 def test_a_mutation_finds_its_places(name, becomes):

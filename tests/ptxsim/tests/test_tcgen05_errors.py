@@ -112,6 +112,23 @@ PAIRS = {  # name: code, kernel, CTAs
         ).replace("[%r5], 128", "[%r5], %r7"),
         2,
     ),
+    "allocated before a cluster barrier": (
+        "cta-pair",
+        changed(PAIR_ALONE, sm100.CLUSTER_BARRIER, ""),
+        2,
+    ),
+    "freed before the peer has come": (
+        "cta-pair",
+        RANK
+        + sm100.start(group=2).replace(
+            "$allocated:\n        " + sm100.CLUSTER_BARRIER, "$allocated:"
+        )
+        + "@!%p1 bra $freed;"
+        + DEALLOC.replace("group::1", "group::2")
+        + "$freed:"
+        + sm100.CLUSTER_BARRIER,
+        2,
+    ),
     "the peer never comes": (
         "deadlock",
         changed(PAIR_ALONE, "@!%p1 bra", "setp.eq.and.u32 %p1, %r40, 0, %p1; @!%p1 bra"),
