@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 from blackwell_model import (
     COMPETITION,
@@ -19,6 +20,7 @@ from blackwell_model import (
     bytes_of,
     hbm_rate,
     hopper,
+    microseconds,
     rows_of,
     terms,
 )
@@ -98,10 +100,8 @@ def counted(op, shape):
 
 
 def our_work(op, shape, groups, plan):
-    """Of a kernel of sm100/gemm, or None of another."""
+    """Of a kernel of sm100/gemm."""
     match = TILE.fullmatch(plan["tile"])
-    if not match:
-        return None
     matrices, ctas = 1 + (op == "dual_gemm"), 2 if match[1] == "p" else 1
     mma_n, split_k, pairs = (int(number or 1) for number in match.groups()[1:])
     weights_are_m = plan["tile_m"] == mma_n
@@ -126,6 +126,7 @@ def our_work(op, shape, groups, plan):
         store="chunks",
         groups=len(groups),
         l2=counted(op, shape),
+        arrival=GIVEN["arrival"][0] if ctas == 2 else 0.0,
     )
 
 
@@ -151,17 +152,17 @@ def predictions(c, within):
     for op, shape, groups in problems():
         plan = known[json.dumps(shape)]
         row = {"op": op, "shape": shape, "tile": plan["tile"]}
-        work = our_work(op, shape, groups, plan)
         if op == "gemv":
             row |= {"terms": streaming(shape), "bound": "HBM"}
-        elif work:
+        else:
+            work = our_work(op, shape, groups, plan)
             row["terms"], row["bound"] = terms(work, c)
-            read = work.read_rows * ROW_BYTES * work.tiles * work.steps
-            row |= {"hbm_bytes": work.hbm, "l2_bytes": work.l2 or read}
-            row["l2_from"] = "counted" if work.l2 else "reckoned"
-        if "terms" in row:
-            row["us"] = sum(row["terms"].values())
-            row["low"], row["high"] = (row["us"] * factor for factor in within)
+        row["us"] = sum(row["terms"].values())
+        row["before"] = [row["us"]] * 2
+        if op != "gemv" and work.arrival:
+            fenced = (GIVEN[name][0] for name in ("fenced, fastest", "fenced, slowest"))
+            row["before"] = [microseconds(replace(work, arrival=cycles), c) for cycles in fenced]
+        row["low"], row["high"] = (row["us"] * factor for factor in within)
         yield row
 
 
@@ -171,7 +172,7 @@ def compare(path):
     timed = {(r["row"]["op"], json.dumps(sizes_of(r["row"]))): r["row"] for r in rows if "row" in r}
     for row in json.loads((RESULTS / "blackwell_model.json").read_text())["ours"]:
         found = timed.get((row["op"], json.dumps(row["shape"])), {})
-        if "us" in row and "cold" in found:
+        if "cold" in found:
             yield row["op"], row["shape"], row["us"], found["cold"]["median"]
 
 

@@ -33,9 +33,12 @@ GIVEN = {  # name: (value, unit, source)
     "sms": (SMS, "", "Chips and Cheese, Nvidia's B200, 2025"),
     "multiply_adds": (16384, "a cycle and SM", "9 PFLOP/s of dense FP4 (Modal's GPU glossary)"),
     "clock": (1856, "MHz", "the same figure, by SMs and multiply-adds"),
-    "hbm": (8.0, "TB/s", "Modal's GPU glossary"),
+    "hbm": (7.672, "TB/s", "7680 pins at twice 3996 MHz, as drivers report (pytorch/ao#4002)"),
     "H100": (3.35, "TB/s", "NVIDIA's data sheet of the H100 SXM"),
     "H200": (4.8, "TB/s", "NVIDIA's data sheet of the H200"),
+    "arrival": (5, "cycles", "at another CTA's mbarrier, relaxed; measured on an H200"),
+    "fenced, fastest": (572, "cycles", "the same with release.cluster, of 2 to 132 CTAs"),
+    "fenced, slowest": (1241, "cycles", "the same"),
 }
 STARTS = {  # what is fitted: (first guess, unit, what it is)
     "call": (6.0, "us", "launch, events and host, as the harness times them"),
@@ -76,6 +79,8 @@ class Work:
     groups: int = 1
     l2: float | None = None
     """Bytes that all steps read, counted, where they were."""
+    arrival: float = 0.0
+    """Cycles a step in which a pair's follower tells the leader that its stage is there."""
 
 
 @cache
@@ -141,14 +146,15 @@ def terms(work, c):
         "to all SMs": read * work.ctas / c["l2"] / 1e6,
         "to an SM": work.taken_rows * ROW_BYTES * work.per_sm / c["sm"] / 1e6,
         "round trip": c["latency"] / work.stages,
+        "pair's arrival": work.arrival / GIVEN["clock"][0],
     }
     slowest = max(step, key=step.__getitem__)
     loop = per * work.steps * step[slowest]
     epilogue = c[work.store] * work.columns / 128
-    hidden = 0.0 if work.sums == 1 else min(epilogue, work.steps * step[slowest])
+    floor = work.hbm / hbm_rate()
+    hidden = 0.0 if work.sums == 1 else min(epilogue, max(loop, floor) / per)
     fills = c["latency"] * (1 if work.prefetch else per)
     edits = work.patches * c["patch"] * (per if work.groups > 1 else 1)
-    floor = work.hbm / hbm_rate()
     found = {
         "call": c["call"] + (c[work.copy] if work.copy != "none" else 0),
         "fill": fills,
@@ -276,9 +282,15 @@ def fit():
     rows = list(predictions(c, found["within"]))
     means = {}
     for op, best in published["best"].items():
-        name = {"group_gemm": "grouped_gemm"}.get(op, op)
-        times = [row.get("us") for row in rows if row["op"] == name]
-        means[name] = {"best": best, "ours": geomean(times) if all(times) else None}
+        of_op = [row for row in rows if row["op"] == op]
+        for row, us in zip(of_op, best["us"], strict=True):
+            row["published"] = us
+        before = zip(*(row["before"] for row in of_op), strict=True)
+        means[op] = {
+            "best": best["geomean"],
+            "ours": geomean([row["us"] for row in of_op]),
+            "before": [geomean(times) for times in before],
+        }
     result = {
         "given": {name: list(facts) for name, facts in GIVEN.items()},
         "fitted": {n: [c[n], *facts[1:]] for n, facts in STARTS.items()},

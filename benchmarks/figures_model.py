@@ -3,7 +3,7 @@
 from textwrap import fill
 
 WORDS = ("constant", "unit", "source", "what it is", "step", "limited by", "kernel", "version")
-WORDS += ("test", "verdict", "interval", "MB from L2")
+WORDS += ("test", "verdict", "interval", "with fences")
 """Columns that hold no numbers."""
 
 
@@ -69,30 +69,34 @@ def label(row):
     return "x".join(str(size) for size in row["shape"])
 
 
+def fenced(before, us, number):
+    """The range, or nothing where no fence was."""
+    return "" if before == [us, us] else " - ".join(map(number, before))
+
+
 def ours(found, table, number):
     rows = []
     for row in found["ours"]:
-        if "us" not in row:
-            rows.append([row["op"], label(row), row["tile"], *[""] * 7])
-            continue
-        times = [number(row["us"]), f"{number(row['low'])} - {number(row['high'])}"]
         parts = row["terms"]
+        times = [number(row["us"]), f"{number(row['low'])} - {number(row['high'])}"]
+        times.append(fenced(row["before"], row["us"], number))
         cells = [parts["call"], parts.get("main loop", parts.get("HBM")), parts.get("epilogue")]
-        read = row.get("l2_bytes")
-        moved = "" if read is None else f"{number(read / 1e6)} {row['l2_from']}"
-        cells = [*map(number, cells), row["bound"], moved]
-        rows.append([row["op"], label(row), row["tile"], *times, *cells])
-    header = ["operator", "shape", "tile", "us", "interval", "call", "main loop", "epilogue",
-              "limited by", "MB from L2"]  # fmt: skip
-    return table(header, rows)
+        cells = [number(row["published"]), *times, *map(number, cells), row["bound"]]
+        rows.append([row["op"], label(row), row["tile"], *cells])
+    header = ["operator", "shape", "tile", "published", "us", "interval", "with fences", "call",
+              "main loop", "epilogue", "limited by"]  # fmt: skip
+    faster = [f"{r['op']} {label(r)}" for r in found["ours"] if r["us"] < r["published"]]
+    said = f"Predicted to be faster than the published: {len(faster)} of {len(rows)} shapes"
+    said += f" ({', '.join(faster)})." if faster else "."
+    return table(header, rows) + "\n" + fill(said, 120) + "\n"
 
 
 def means(found, table, number):
-    rows = [
-        [name, number(row["best"]), number(row["ours"]) if row["ours"] else "not modelled"]
-        for name, row in found["geomeans"].items()
-    ]
-    return table(["operator", "best published", "ours, predicted"], rows)
+    rows = []
+    for name, row in found["geomeans"].items():
+        before = fenced(row["before"], row["ours"], number)
+        rows.append([name, number(row["best"]), number(row["ours"]), before])
+    return table(["operator", "best published", "ours, predicted", "with fences"], rows)
 
 
 BLOCKS = {
