@@ -170,7 +170,7 @@ def choices(family, call):
     """{choice: settings} of every tile that can do the call, and of the sums that depend on no
     other row, which no split may share."""
     import nvfp4kern
-    from nvfp4kern.selftest.on_device import settings
+    from nvfp4kern.selftest.left_out import settings
 
     found, tiles = {}, tiles_of(family)
     for tile, invariant in product(tiles, ("", "1")):
@@ -187,7 +187,7 @@ def choices(family, call):
 def _timed(case, layout, forced_by_choice):
     """{choice: microseconds}, replayed in turns."""
     from nvfp4kern.bench import timing
-    from nvfp4kern.selftest.on_device import settings
+    from nvfp4kern.selftest.left_out import settings
 
     replays, calls = {}, case.calls[layout]
     for choice, forced in forced_by_choice.items():

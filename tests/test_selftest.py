@@ -6,9 +6,7 @@ import functools
 import json
 import os
 import re
-import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +21,9 @@ from nvfp4kern.selftest import (
     assumptions,
     bits,
     calls,
-    parent,
-    sanitizer,
+    report,
     sections,
+    speed,
     torch_nvfp4,
     trees,
 )
@@ -33,7 +31,6 @@ from nvfp4kern.selftest.known import simulated, tiles_of
 from nvfp4kern.verify.cases import OPERATORS as CHECKED
 
 ROOT = Path(__file__).parents[1]
-QUICK = Namespace(device="cpu", extent="quick", patience=20)
 
 
 def rows_of(section, device="cpu"):
@@ -167,72 +164,30 @@ def test_torch_s_product_is_compared(monkeypatch):
     assert not any(row["torch_within_bound"] for row in rows)
 
 
-# --- Processes ---
+def test_launches_last_and_their_results_are_looked_at():
+    call = bits._made("gemm", "small", "cpu")
+    launches, wrong = bits.lasted(call, "cpu", 0.05)
+    assert launches % bits.BURST == 0 < launches and wrong == ""
+    write, count = call.write, iter(range(3 * bits.BURST))
 
-WORKER = """
-import json, os, sys, time
-skip, descriptor = map(int, sys.argv[1:])
-def say(line):
-    os.write(descriptor, json.dumps(line).encode() + b"\\n")
-for number, name in enumerate(["a", "b", "c", "d"]):
-    if number < skip:
-        continue
-    say({"begin": name})
-    if name == "b":
-        print("about to fail", flush=True)
-        os.kill(os.getpid(), 9)
-    if name == "c":
-        time.sleep(60)
-    say({"name": name, "ok": True} if name != "d" else {})
-"""
+    def moody(outs, arguments, options):
+        write(outs, arguments, options)
+        outs[0].view(torch.uint8)[0, 0] ^= next(count) >= bits.BURST + 9
+
+    call.write = moody
+    assert bits.lasted(call, "cpu", 60)[1] == f"another result within {2 * bits.BURST} launches"
 
 
-def stand_in(monkeypatch, program):
-    def command_of(section, options, skip, descriptor):
-        return [sys.executable, "-c", program, str(skip), str(descriptor)]
+def test_a_step_is_the_difference_of_two_products():
+    assert speed.per_step({16: 10.0, 80: 26.0}) == 250
+    tiles = nvfp4kern._C._tiles()
+    found = {n: speed.mma_cycles("sm100", t) for n, t in tiles.items() if n[:11] == "sm100/gemm:"}
+    want = {"n64": 128, "n128": 256, "p128": 256, "p256": 512, "p192m2": 384}
+    assert {tile: found.get(f"sm100/gemm:{tile}") for tile in want if found} in (want, {})
+    sys.path.append(str(ROOT / "benchmarks"))
+    import blackwell_model
 
-    monkeypatch.setattr(parent, "command_of", command_of)
-
-
-def test_a_process_that_dies_or_hangs_costs_one_row(monkeypatch):
-    stand_in(monkeypatch, WORKER)
-    told = []
-    options = Namespace(device="cpu", extent="usual", patience=2)
-    rows = parent.result_of("bits", options, told.append)["rows"]
-    assert [row["name"] for row in rows] == ["a", "b", "c"]
-    assert [row["ok"] for row in rows] == [True, False, False]
-    assert rows[1]["wrong"] == "exit status -9" and rows[1]["said"] == "about to fail"
-    assert rows[2]["wrong"] == "no answer for 2 s" and all(row["died"] for row in rows[1:])
-    assert told == [f"bits: {name}" for name in "abcd"]
-
-
-def test_processes_that_always_die_come_to_an_end(monkeypatch):
-    stand_in(monkeypatch, "raise SystemExit(1)")
-    rows = parent.result_of("bits", QUICK, print)["rows"]
-    assert len(rows) == parent.MOST_DEATHS + 1
-    assert rows[0]["name"] == "(start)" and rows[-1]["name"] == "(the rest)"
-
-
-def test_compute_sanitizer_is_asked(tmp_path, monkeypatch):
-    """A stand-in that finds something with racecheck."""
-    program = tmp_path / "compute-sanitizer"
-    program.write_text(
-        '#!/bin/sh\necho "$@" >> "$0.asked"\necho "========= ERROR SUMMARY: 1 error"\n'
-        'case "$*" in *racecheck*) exit 9;; esac\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    rows = {name: make() for name, make in sanitizer.items("cuda", "quick")}
-    assert {name: row["ok"] for name, row in rows.items()} == {
-        "memcheck": True, "racecheck": False, "synccheck": True,
-    }  # fmt: skip
-    assert rows["racecheck"]["wrong"] == "========= ERROR SUMMARY: 1 error"
-    asked = Path(f"{program}.asked").read_text().splitlines()
-    assert all(line.endswith("--section bits --worker 1") for line in asked) and len(asked) == 3
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sanitizer.shutil, "which", lambda *_, **__: None)
-    rows = [make() for _, make in sanitizer.items("cuda", "quick")]
-    assert all(row["ok"] is None and "not installed" in row["why"] for row in rows)
+    assert speed.MULTIPLY_ADDS["sm100"] == blackwell_model.GIVEN["multiply_adds"][0]
 
 
 # --- What a file of a Blackwell GPU settles ---
@@ -323,6 +278,27 @@ def test_what_a_blackwell_s_file_settles_is_printed(tmp_path, command):
         assert re.search(rf"^  {state} +{assumption.name} ", printed, flags=re.M)
 
 
+def test_a_summary_is_short_and_names_no_folders():
+    result = full_file()
+    tiles = [f"sm100/gemm:tile{i}" for i in range(60)]
+    died = {"ok": False, "died": True, "wrong": "OSError: /home/someone/x/torch.py"}
+    result["sections"]["triage"] = {"rows": [row(f"tile {t}", **died) for t in tiles], "seconds": 1}
+    result["sections"]["steps"] = {"rows": [row(t, None, ns=250.4, cycles=465) for t in tiles]}
+    result["sections"]["steps"] |= {"seconds": 2.0, "stopped": "its share of 9 s was used"}
+    result["sections"]["harness"]["rows"] *= 50
+    result["sections"]["harness"]["rows"][0] |= died
+    result["left_out"] = dict.fromkeys(tiles, "triage: no answer for 30 s")
+    result["clocks"] = [[1.0, "bench", 1200.0, 3000.0, 400.0, 50.0]]
+    lines = [line for line, _ in report.summary(result)]
+    assert len(lines) < 60 and max(map(len, lines)) <= report.WIDEST
+    text = "\n".join(lines)
+    assert "home" not in text and "someone" not in text and "OSError: torch.py" in text
+    assert "left out: sm100/gemm:tile0, triage: no answer for 30 s" in lines
+    assert "steps: 0 right, 0 wrong, 60 not judged, 2 s; its share of 9 s was used" in lines
+    assert "bench: 0 right, 0 wrong, 0 not judged, 1 s; 1200 to 1200 MHz, 400 W" in lines
+    assert "tile3 250 ns = 465 cycles" in text
+
+
 def test_the_checklist_has_every_assumption():
     text = (ROOT / "docs" / "blackwell-checklist.md").read_text()
     text = text.partition("## What kernels assume")[2]
@@ -336,31 +312,21 @@ def test_the_checklist_has_every_assumption():
 @pytest.mark.slow
 def test_a_simulated_b200_is_green_and_has_the_shipped_bits(tmp_path):
     """`python -m tests.ptxsim shipped` writes them anew where kernels or plans have changed."""
+    from faulty_tiles import on_simulated_gpu
     from ptxsim import build
-    from ptxsim.campaigns.shipped import SMS
 
     if not build.find_cc() or not build.find_nvcc():
         pytest.skip("no cc or no nvcc")
     need("sm100", "sm80")
-    (tmp_path / "sitecustomize.py").write_text("import ptxsim.fake_cuda\n")
-    tests = str(ROOT / "tests")
-    path = [str(tmp_path), tests, *(os.path.abspath(p) for p in sys.path if p)]
-    wanted = ["bits", "probes", "digests"]
-    command = [sys.executable, "-m", "nvfp4kern", "selftest", "--device", "cuda", "--quick"]
-    done = subprocess.run(
-        [*command, "--json", tmp_path / "b200.json", "--section", *wanted],
-        env=os.environ
-        | build.environment(cc="10.0", sms=SMS["10.0"])
-        | {"PYTHONPATH": os.pathsep.join(path), "NVFP4KERN_BACKEND": ""},
-        capture_output=True,
-        text=True,
-    )
+    given = ["--quick", "--patience", "600", "--minutes", "600", "--json", tmp_path / "b200.json"]
+    given += ["--section", "triage", "bits", "probes", "digests"]
+    done = on_simulated_gpu(tmp_path, given, "10.0")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "b200.json").read_text())
     rows = {name: part["rows"] for name, part in result["sections"].items()}
     tiles = [tile for tile in nvfp4kern._C._tiles() if tile.startswith("sm100/")]
     for tile in tiles:
-        (found,) = [row for row in rows["bits"] if row["name"] == f"tile {tile}"]
+        (found,) = [row for row in rows["triage"] if row["name"] == f"tile {tile}"]
         assert found["ok"]
     compared = [row["name"] for row in rows["digests"] if row.get("same")]
     assert compared == [tile for tile in tiles if tile in simulated()["10.0"]["tiles"]] and compared

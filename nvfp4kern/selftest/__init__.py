@@ -1,20 +1,24 @@
 """`python -m nvfp4kern selftest`: all that one machine can say of this package, in one file.
 
-Sections: `operators`, every operator against the float64 oracle. `bits`, every operator and every
-tile on exact data, against the CPU's bytes, again and again. `harness`, the competition's entry
-points on its shapes. `torch`, gemm against torch's own NVFP4 product. `probes`, what documents of
-tensor cores leave open. `digests`, results that round against those of the simulated GPU. `bench`
-and `costs`, times. `sanitizer`, compute-sanitizer where it is installed.
+Sections, in this order: `triage`, a call of every tile; one that hangs or is wrong is left out of
+what follows. `bits`, every operator and every tile on exact data, against the CPU's bytes, again
+and again. `operators`, every operator against the float64 oracle. `probes`, what documents of
+tensor cores leave open. `harness`, the competition's entry points on its shapes. `torch`, gemm
+against torch's own NVFP4 product. `digests`, results that round against those of the simulated
+GPU. `endurance`, seconds of launches of every tile, with and without overlap. `sanitizer`,
+compute-sanitizer where it is installed. `steps`, `bench` and `costs`, times.
 
 Each section runs in a process of its own, and goes on in another one behind a call that hangs or
-crashes. The exit status is 2 where something was wrong. docs/blackwell-checklist.md says what of
-the file settles what.
+crashes. Each row is in the file as it comes: a run that was killed goes on from its file. The exit
+status is 2 where something was wrong. docs/blackwell-checklist.md says what of the file settles
+what.
 """
 
 from pathlib import Path
 
 SECTIONS = (
-    "operators", "bits", "harness", "torch", "probes", "digests", "bench", "costs", "sanitizer",
+    "triage", "bits", "operators", "probes", "harness", "torch", "digests", "endurance",
+    "sanitizer", "steps", "bench", "costs",
 )  # fmt: skip
 FILE = Path("nvfp4kern-selftest.json")
 
@@ -27,19 +31,35 @@ def add_arguments(parser, hidden):
         "--section", nargs="+", choices=SECTIONS, metavar="NAME", help="some of the sections"
     )
     extent = parser.add_mutually_exclusive_group()
-    for name, what in (("quick", "a sample, in minutes"), ("all", "all shapes, for an hour")):
+    for name, what in (("quick", "a sample, in nine minutes"), ("all", "all shapes, for an hour")):
         extent.add_argument(
             f"--{name}", dest="extent", action="store_const", const=name, default="usual", help=what
         )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", default=FILE, help=f"what is written; default: {FILE}"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        default=FILE,
+        help="what is written; a run of this build and GPU that is not at its end there goes on; "
+        f"default: {FILE}",
     )
     parser.add_argument(
         "--from", type=Path, metavar="FILE", dest="source", help="explain such a file; runs nothing"
     )
     parser.add_argument(
-        "--patience", type=int, metavar="SECONDS", help="that a row may take; default: 600"
+        "--patience",
+        type=int,
+        metavar="SECONDS",
+        default=30,
+        help="for a call that does not end; rows that measure have more; default: 30",
     )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="for all sections, each of which has its share; default: 9 with --quick, else no end",
+    )
+    parser.add_argument("--without", nargs="+", default=[], help=hidden)
     parser.add_argument("--worker", type=int, help=hidden)
     parser.add_argument("--skip", type=int, default=0, help=hidden)
 
@@ -48,11 +68,13 @@ def run(arguments):
     """The exit status: 0, or 2 where something was wrong. ModuleNotFoundError where torch, NumPy or
     rich is missing, ValueError where a file cannot be read or written."""
     if arguments.worker is not None:
+        from .left_out import leave_out
+
+        leave_out(arguments.without)  # before anything takes operators by their names
         from .sections import work
 
-        (section,) = arguments.section
         given = (arguments.device, arguments.extent, arguments.skip, arguments.worker)
-        return work(section, *given)
+        return max(work(section, *given) for section in arguments.section)
     from . import command
 
     return command.run(arguments)

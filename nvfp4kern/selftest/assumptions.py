@@ -22,9 +22,14 @@ class Assumption:
     settled: Callable[[dict], tuple[str, str]]
 
 
-def found(result, section, pattern="*"):
-    """The rows of a section whose names fit."""
-    rows = result["sections"].get(section, {}).get("rows", [])
+TILES = "triage, bits, endurance"
+"""Sections with rows of tiles."""
+
+
+def found(result, sections, pattern="*"):
+    """The rows of sections whose names fit."""
+    parts = (result["sections"].get(section, {}) for section in sections.split(", "))
+    rows = (row for part in parts for row in part.get("rows", []))
     return [row for row in rows if fnmatch.fnmatchcase(row["name"], pattern)]
 
 
@@ -101,7 +106,7 @@ def costs(result):
 
 
 ASSUMPTIONS = (
-    Assumption("loads", "the driver takes the machine code", right("bits", f"tile {ROW}/*")),
+    Assumption("loads", "the driver takes the machine code", right(TILES, f"tile {ROW}/*")),
     Assumption("ends", "no kernel hangs, and none breaks its context", ends),
     Assumption(
         "bound",
@@ -110,17 +115,17 @@ ASSUMPTIONS = (
     ),
     Assumption("exact", "sums that are exact in any order are exact", right("bits", backend=ROW)),
     Assumption(
-        "pairs", "both CTAs of a pair find their scale factors", right("bits", f"tile {ROW}/*:p*")
+        "pairs", "both CTAs of a pair find their scale factors", right(TILES, f"tile {ROW}/*:p*")
     ),
     Assumption(
         "parts",
         "partial sums of a split K arrive before they are added",
-        right("bits", f"tile {ROW}/*k[0-9]"),
+        right(TILES, f"tile {ROW}/*k[0-9]"),
     ),
     Assumption(
         "shared",
         "what a CTA multicasts arrives, and clusters take each other's tiles",
-        right("bits", f"tile {ROW}/*m[0-9]"),
+        right(TILES, f"tile {ROW}/*m[0-9]"),
     ),
     Assumption("rounding", "tensor cores round sums as the simulator does", rounding),
     Assumption("nan", "a scale factor of NaN makes NaN", right("probes", "nan_scale_factors")),

@@ -1,22 +1,31 @@
-"""Every operator, row and tile on exact data: the CPU's bytes, the same in every repetition.
+"""Every operator, row and tile on exact data: the CPU's bytes, the same in every repetition, and in
+seconds of launches.
 
 And on data that rounds: the bytes of the simulated GPU, which simulated.json keeps.
 """
 
 import base64
+import time
 import zlib
 from functools import cache, partial
+from itertools import islice
 
 import numpy as np
+import torch
 
 import nvfp4kern
 
 from . import trees
 from .calls import OPERATORS, SIZES, rounding
 from .known import tiles_of
-from .on_device import Made, gpu_rows, settings, short, wait
+from .left_out import TILES, settings, tile_of
+from .on_device import Made, gpu_rows, short, wait
 
 REPEATS = {"quick": 2, "usual": 10, "all": 100}
+LASTS = {"quick": 2, "usual": 2, "all": 10}
+"""Seconds of launches of a tile; some failures of pairs of CTAs need as many."""
+BURST = 200
+UNSERVED = {"ok": None, "why": "serves none of these calls"}
 
 
 def _compared(call, device, repeats):
@@ -47,15 +56,16 @@ def _call(name, size, device, repeats, row):
 
 
 def tiles():
-    """(tile by its whole name, its row, its own name), of the rows that the GPU runs."""
+    """(tile by its whole name, its row, its own name), of the rows that the GPU runs, but what was
+    left out."""
     available = gpu_rows()
     for whole in nvfp4kern._C._tiles():
         row = whole.partition("/")[0]
-        if row in available:
+        if row in available and whole not in TILES:
             yield whole, row, whole.partition(":")[2]
 
 
-def served(whole, row, tile, made):
+def served(whole, made):
     """The calls, by name, that this tile serves where it is forced; to be run while it is."""
     for name in OPERATORS:
         call = made(name)
@@ -63,17 +73,17 @@ def served(whole, row, tile, made):
             plan = call.plan()
         except nvfp4kern.BackendError:
             continue  # the tile cannot serve it
-        if plan["backend"] == row and plan.get("tile") == tile:
+        if tile_of(plan) == whole:
             yield name, call
 
 
-def _tile(whole, row, tile, made, device, repeats, most):
+def _tile(whole, row, made, device, repeats, most=None):
     with settings(BACKEND=row, TILE=whole):
         found = {}
-        for name, call in list(served(whole, row, tile, made))[:most]:
+        for name, call in islice(served(whole, made), most):
             found[name] = _compared(call, device, repeats)
     if not found:
-        return {"ok": None, "why": "serves none of these calls"}
+        return UNSERVED
     wrong = {name: row["wrong"] for name, row in found.items() if not row["ok"]}
     return {"ok": not wrong, "calls": list(found)} | ({"wrong": str(wrong)} if wrong else {})
 
@@ -86,13 +96,61 @@ def items(device, extent):
             for name in OPERATORS:
                 label = f"{name} {size}" + f" by {row}" * bool(row)
                 yield label, partial(_call, name, size, device, repeats, row)
+    if device == "cuda" and extent != "quick":
+        yield from _of_tiles(partial(_tile, device=device, repeats=repeats), device, gpu_rows())
+
+
+def _of_tiles(make, device, rows):
+    """Rows of tiles, called as `left_out` knows them."""
+    made = cache(partial(_made, size="deep", device=device))
+    for whole, row, _ in tiles():
+        if row in rows:
+            yield f"tile {whole}", partial(make, whole, row, made)
+
+
+def triage(device, extent):
+    """One call of each tile of the GPU's first row, those of one CTA before pairs and clusters."""
     if device == "cuda":
-        made = cache(partial(_made, size="deep", device=device))
-        for whole, row, tile in tiles():
-            if extent != "quick" or row == first:
-                most = 1 if extent == "quick" else None
-                given = (whole, row, tile, made, device, repeats, most)
-                yield f"tile {whole}", partial(_tile, *given)
+        make = partial(_tile, device=device, repeats=2, most=1)
+        yield from _of_tiles(make, device, gpu_rows()[:1])
+
+
+def lasted(call, device, seconds):
+    """(launches, what was wrong) of as many seconds; results are looked at after each burst."""
+    end, launches, wrong = time.monotonic() + seconds, 0, ""
+    call.run()
+    wait(device)
+    wrong, first = call.wrong(), [out.view(torch.uint8).clone() for out in call.outs]
+    while not wrong and time.monotonic() < end:
+        call.run()
+        for _ in range(BURST - 1):
+            call.write(call.outs, *call.given)
+        launches += BURST
+        wait(device)
+        pairs = zip(call.outs, first, strict=True)
+        if not all(torch.equal(out.view(torch.uint8), want) for out, want in pairs):
+            wrong = f"another result within {launches} launches"
+    return launches, wrong
+
+
+def _lasting(whole, row, made, device, seconds):
+    found = {"ok": True, "launches": {}}
+    with settings(BACKEND=row, TILE=whole):
+        name, call = next(served(whole, made), ("", None))
+        if call is None:
+            return UNSERVED
+        for pdl in ("1", "0"):
+            with settings(PDL=pdl):
+                found["launches"][f"PDL={pdl}"], wrong = lasted(call, device, seconds)
+            if wrong and found["ok"]:
+                found |= {"ok": False, "wrong": f"PDL={pdl}: {wrong}"}
+    return found | {"call": name}
+
+
+def endurance(device, extent):
+    if device == "cuda":
+        make = partial(_lasting, device=device, seconds=LASTS[extent])
+        yield from _of_tiles(make, device, gpu_rows()[:1])
 
 
 # --- The simulator's bits ---
@@ -106,10 +164,10 @@ def _named(name):
     return not name.startswith(("route", "dual_gemm", "contiguous_dual")) or "of_halves" in name
 
 
-def digested(whole, row, tile, made):
+def digested(whole, row, made):
     """(name, plan, call) of the first calls that a tile serves, run on data that rounds."""
     with settings(BACKEND=row, TILE=whole):
-        for name, call in served(whole, row, tile, made):
+        for name, call in served(whole, made):
             if _named(name):
                 call.run()
                 plan = {k: v for k, v in call.plan().items() if k not in SAID}
@@ -122,8 +180,8 @@ def rounding_call(device):
     return cache(made)
 
 
-def _same(whole, row, tile, made, want, device):
-    found = digested(whole, row, tile, made)
+def _same(whole, row, made, want, device):
+    found = digested(whole, row, made)
     if found is None:
         return None
     now, call = found
@@ -144,11 +202,9 @@ def digests(device, extent):
     has them all."""
     if device == "cpu":
         return
-    import torch
-
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
     known, made = tiles_of(capability), rounding_call(device)
     first = gpu_rows()[0]
-    for whole, row, tile in tiles():
+    for whole, row, _ in tiles():
         if extent != "quick" or row == first:
-            yield whole, partial(_same, whole, row, tile, made, known.get(whole), device)
+            yield whole, partial(_same, whole, row, made, known.get(whole), device)

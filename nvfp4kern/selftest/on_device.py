@@ -1,7 +1,4 @@
-"""What all sections do with a device: settings for a while, plans in short, operands."""
-
-import contextlib
-import os
+"""What all sections do with a device: plans in short, operands."""
 
 import numpy as np
 import torch
@@ -10,25 +7,10 @@ import nvfp4kern
 
 from . import trees
 from .calls import OPERATORS
+from .left_out import avoided, settings
 
 C = {"cpu": 1, "cuda": 12}
 """Scales the error bound of products (reference.error_bound)."""
-
-
-@contextlib.contextmanager
-def settings(**variables):
-    """Environment variables NVFP4KERN_<NAME>, which every call reads. "" counts as not set."""
-    names = {f"NVFP4KERN_{name}": value for name, value in variables.items()}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def gpu_rows():
@@ -60,7 +42,8 @@ def wait(device):
 
 def planned(function, arguments, options):
     """What explain() says of a call."""
-    return nvfp4kern.explain(function.__name__, *arguments, **options)
+    with avoided(function.__name__, arguments, options):
+        return nvfp4kern.explain(function.__name__, *arguments, **options)
 
 
 def short(plan):

@@ -1,14 +1,18 @@
 """A file of a self-test for people: its sections, what is wrong, what it settles, its times."""
 
-from rich import box
-from rich.table import Table
+import textwrap
 
 from ..machine import in_words
 from .assumptions import ASSUMPTIONS, ROW
+from .clocks import by_section
+from .words import without_paths
 
 NAME = "python -m nvfp4kern selftest"
-SHOWN = 20
-"""Wrong rows that are listed; the file has them all."""
+KEEP = "There is no address to send it to yet: keep it, and open an issue where you got the package"
+SHOWN = 8
+"""Of wrong rows and of tiles left out, those that are listed; the file has them all."""
+WIDEST = 160
+"""Characters of a line of the summary."""
 
 
 def _counts(part):
@@ -21,7 +25,8 @@ def _counts(part):
 def line(name, part):
     """A section in a line."""
     good, bad, rest = _counts(part)
-    return f"{name}: {good} right, {bad} wrong, {rest} not judged, {part['seconds']:.0f} s"
+    text = f"{name}: {good} right, {bad} wrong, {rest} not judged, {part['seconds']:.0f} s"
+    return text + (f"; {part['stopped']}" if "stopped" in part else "")
 
 
 def wrong(result):
@@ -39,18 +44,6 @@ def heading(environment):
         driver = f", driver {smi['driver_version']}" if smi else ""
         yield f"{gpu['name']}, {gpu['capability']}, {gpu['sms']} SMs{driver}"
     yield in_words(environment)
-
-
-def _table(result):
-    rows = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1))
-    for name in ("section", "right", "wrong", "not judged", "seconds"):
-        rows.add_column(name, justify="left" if name == "section" else "right")
-    for name, part in result["sections"].items():
-        good, bad, rest = map(str, _counts(part))
-        rows.add_row(
-            name, good, bad if bad == "0" else f"[red]{bad}", rest, f"{part['seconds']:.0f}"
-        )
-    return rows
 
 
 def settled(result):
@@ -75,21 +68,65 @@ def _times(console, result):
         report.show(console, {"environment": environment, "rows": timed})
 
 
-def show(console, result):
-    def say(text, **style):
-        console.print(text, markup=False, soft_wrap=True, **style)
+def _first(texts):
+    yield from texts[:SHOWN]
+    if len(texts) > SHOWN:
+        yield f"and {len(texts) - SHOWN} more in the file"
 
+
+def _steps(result):
+    """Of every tile, a step along K; on Blackwell beside what its MMAs need at least."""
+    rows = result["sections"].get("steps", {}).get("rows", [])
+    for row in (row for row in rows if "ns" in row):
+        cycles = f" = {row['cycles']} cycles" if "cycles" in row else ""
+        least = f", MMAs {row['mma_cycles']:.0f}" if row.get("mma_cycles") else ""
+        yield f"{row['name'].partition(':')[2]} {row['ns']:.0f} ns{cycles}{least}"
+
+
+def _in_lines(words):
+    """Words, as many in a line as fit, each line indented."""
+    texts = textwrap.wrap("; ".join(words).replace(" ", "\0").replace(";\0", "; "), WIDEST - 2)
+    return [f"  {text}".replace("\0", " ") for text in texts]
+
+
+def _summary(result):
+    """(line, its style)"""
     for text in heading(result["environment"]):
-        say(text)
-    console.print(_table(result))
-    bad = wrong(result)
-    for section, row in bad[:SHOWN]:
-        say(f"{section}, {row['name']}: {row.get('wrong', 'wrong')}", style="red")
-    if len(bad) > SHOWN:
-        say(f"and {len(bad) - SHOWN} more in the file", style="red")
+        yield text, ""
+    clocks = by_section(result.get("clocks", []))
+    for name, part in result["sections"].items():
+        low, high, power = clocks.get(name, (0, 0, 0))
+        text = line(name, part) + ("" if part.get("ended", True) else "; not at its end")
+        text += f"; {low:.0f} to {high:.0f} MHz, {power:.0f} W" if high else ""
+        yield text, "red" if _counts(part)[1] else ""
+    left_out = [f"left out: {tile}, {why}" for tile, why in result.get("left_out", {}).items()]
+    bad = [
+        f"{section}, {row['name']}: {row.get('wrong', '')}"
+        for section, row in wrong(result)
+        if row["name"].removeprefix("tile ") not in result.get("left_out", {})
+    ]
+    for text in (*_first(left_out), *_first(bad)):
+        yield text, "red"
+    if steps := list(_steps(result)):
+        yield "a step along K, by tile:", ""
+        for text in _in_lines(steps)[:6]:
+            yield text, ""
     if is_blackwell(result):
-        say("what kernels for Blackwell assume (docs/blackwell-checklist.md says what follows):")
+        yield "what kernels for Blackwell assume (docs/blackwell-checklist.md has more):", ""
         for assumption, state, why in settled(result):
             style = {"fails": "red", "holds": "green", "open": "yellow"}[state]
-            say(f"  {state:<5} {assumption.name:<9} {assumption.says}; {why}", style=style)
+            yield f"  {state:<5} {assumption.name:<9} {assumption.says}; {why}", style
+
+
+def summary(result):
+    """[(line, its style)] of a text to paste: under 60 lines, and no paths."""
+    found = ((without_paths(text), style) for text, style in _summary(result))
+    return [(" ".join(text.splitlines())[:WIDEST], style) for text, style in found]
+
+
+def show(console, result):
+    """The benchmark's tables, and behind them the summary."""
     _times(console, result)
+    console.rule("summary, to paste: it names no files and no users", style="")
+    for text, style in summary(result):
+        console.print(text, markup=False, soft_wrap=True, style=style)

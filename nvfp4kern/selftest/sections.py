@@ -10,17 +10,21 @@ import os
 import time
 
 from . import bits, harness, operators, probes, sanitizer, speed, torch_nvfp4
+from .left_out import LeftOut
 
 SECTIONS = {
-    "operators": operators.items,
+    "triage": bits.triage,
     "bits": bits.items,
+    "operators": operators.items,
+    "probes": probes.items,
     "harness": harness.items,
     "torch": torch_nvfp4.items,
-    "probes": probes.items,
     "digests": bits.digests,
+    "endurance": bits.endurance,
+    "sanitizer": sanitizer.items,
+    "steps": speed.steps,
     "bench": speed.bench,
     "costs": speed.costs,
-    "sanitizer": sanitizer.items,
 }
 
 BROKEN = 3
@@ -55,6 +59,8 @@ def work(section, device, extent, skip, descriptor):
         begin = time.perf_counter()
         try:
             row = make()
+        except LeftOut as error:
+            row = {"ok": None, "why": str(error)}
         except Exception as error:
             row = {"ok": False, "wrong": _first_line(error)}
         if row is not None:

@@ -21,8 +21,8 @@ def made(only=""):
     from .. import fake_cuda  # noqa: F401  before anything asks torch for a GPU
 
     call, tiles = bits.rounding_call("cuda"), {}
-    for whole, row, tile in bits.tiles():
-        found = bits.digested(whole, row, tile, call) if whole.startswith(only) else None
+    for whole, row, _ in bits.tiles():
+        found = bits.digested(whole, row, call) if whole.startswith(only) else None
         if found:
             tiles[whole] = found[0] | {"outputs": trees.digest(found[1].outs)}
     asked = (probes.bits_within_a_product, probes.bits_of_the_accumulator)
