@@ -7,18 +7,22 @@ Its subcommands: `info`, `explain`, `bench`, `checkpoint`, `quantize`, `generate
 import argparse
 import importlib.util
 import os
+import signal
 import sys
+import textwrap
 import time
+from functools import partial
 from typing import get_args
 
 import nvfp4kern
-from nvfp4kern import bench, machine, selftest
+from nvfp4kern import bench, explaining, machine, selftest
 from nvfp4kern.options import add_compare_arguments, add_generate_arguments
 from nvfp4kern.types import Recipe
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
 CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
+EXPLAIN_NEEDS = "explain needs NumPy, and PyTorch for bfloat16 and a GPU: pip install numpy torch"
 BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
 CHECKPOINT_NEEDS = (
     'checkpoint needs PyTorch, safetensors and google-re2: pip install torch "nvfp4kern[models]"'
@@ -56,8 +60,8 @@ def rate(case, seconds):
     return f"{found:.{0 if found >= 100 else 1 if found >= 10 else 2}f} {unit}"
 
 
-def heading():
-    """The versions, and what the cases run on; the GPUs that they leave alone."""
+def heading(why_no_gpu):
+    """The versions, and what the cases run on; why no GPU is checked, where none is."""
     import numpy as np
 
     yield f"nvfp4kern {nvfp4kern.__version__}, Python {sys.version.split()[0]}"
@@ -65,8 +69,14 @@ def heading():
     yield f"CPU: {machine.in_words(cpu)}"
     gpus = machine.nvidia_smi(("name", "driver_version"))
     for gpu in gpus:
-        yield f"GPU: {gpu['name']}, driver {gpu['driver_version']}; not checked here"
-    if not gpus:
+        yield f"GPU: {gpu['name']}, driver {gpu['driver_version']}"
+    if why_no_gpu is None:
+        import torch
+
+        yield f"checked: the CPU, then {torch.cuda.get_device_properties(0).name} on small cases"
+    elif gpus:
+        yield f"GPU not checked: {why_no_gpu}"
+    else:
         yield f"GPU: none by nvidia-smi; {NAME} info says what the driver says"
 
 
@@ -92,151 +102,113 @@ def next_step(failures):
     return f"pip install torch, then {NAME} bench to time it"
 
 
+class Checked:
+    """Rows of the table, and what failed."""
+
+    def __init__(self):
+        self.table, self.failures, self.count = table(), [], 0
+
+    def add(self, operator, shape, backend, error, wrong, *timed):
+        """`error` as a fraction of its bound; `wrong` says where, and is None for what is right;
+        `timed` are time and rate."""
+        self.count += 1
+        if wrong:
+            self.failures.append(f"{operator} {shape}, {backend}: {wrong}")
+        verdict = "[red]WRONG" if wrong else "[green]ok"
+        self.table.add_row(operator, shape, backend, *(timed or ("", "")), f"{error:.4f}", verdict)
+
+
+def check_cpu(checked, operator, everything, progress):
+    from nvfp4kern.verify.cases import cases
+
+    for case in cases(operator, everything):
+        progress(case.shape)
+        name, arguments, options = case.explain
+        plan = nvfp4kern.explain(name, *arguments, **options)
+        result, seconds = best_of(case.run)
+        verdict = case.judge(result, c=1 if plan["backend"] == "cpu" else 12)
+        timed = f"{seconds * 1e3:.3f} ms", rate(case, seconds)
+        wrong = None if verdict.ok else str(verdict)
+        checked.add(operator, case.shape, plan["backend"], verdict.worst, wrong, *timed)
+
+
+def check_gpu(checked, operator, progress):
+    """The operator's first case, which is small, as the self-test has it. False after a call that
+    failed: a GPU may refuse all others then."""
+    from nvfp4kern.selftest import operators
+
+    for name, run in operators.items("cuda", "quick", [operator]):
+        shape = name.removeprefix(operator).strip()
+        progress(f"{shape} on the GPU")
+        try:
+            found = run()
+        except RuntimeError as error:  # BackendError, and what torch raises
+            checked.add(operator, shape, "GPU", float("nan"), f"failed: {error}")
+            return False
+        checked.add(operator, shape, found["backend"], found["worst"], found.get("wrong"))
+    return True
+
+
 def check(operators, everything):
     """Runs the cases and returns the exit status."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from nvfp4kern.verify.cases import cases
-
-    console = Console(highlight=False)
-    for line in heading():
+    console, why_no_gpu = Console(highlight=False), machine.why_no_gpu()
+    for line in heading(why_no_gpu):
         console.print(line, markup=False, soft_wrap=True)
-    rows, failures, count = table(), [], 0
+    checked, gpu = Checked(), why_no_gpu is None
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=len(operators))
+        bar = progress.add_task("", total=len(operators) * (1 + gpu))
+
+        def show(operator, text):
+            progress.update(bar, description=f"{operator} {text}")
+
         for operator in operators:
-            for case in cases(operator, everything):
-                progress.update(bar, description=f"{operator} {case.shape}")
-                name, arguments, options = case.explain
-                plan = nvfp4kern.explain(name, *arguments, **options)
-                result, seconds = best_of(case.run)
-                verdict = case.judge(result, c=1 if plan["backend"] == "cpu" else 12)
-                count += 1
-                if not verdict.ok:
-                    failures.append(f"{operator} {case.shape}: {verdict}")
-                rows.add_row(
-                    operator,
-                    case.shape,
-                    plan["backend"],
-                    f"{seconds * 1e3:.3f} ms",
-                    rate(case, seconds),
-                    f"{verdict.worst:.4f}",
-                    "[green]ok" if verdict.ok else "[red]WRONG",
-                )
+            check_cpu(checked, operator, everything, partial(show, operator))
             progress.advance(bar)
-    console.print(rows)
-    for failure in failures:
+        on_cpu = checked.count
+        for operator in operators if gpu else ():
+            if not check_gpu(checked, operator, partial(show, operator)):
+                break
+            progress.advance(bar)
+    console.print(checked.table)
+    for failure in checked.failures:
         console.print(failure, style="red", markup=False, soft_wrap=True)
-    console.print(f"{count - len(failures)} of {count} cases right against the float64 oracle")
-    console.print(f"now: {next_step(failures)}", markup=False, soft_wrap=True)
-    return 1 if failures or not count else 0
+    right, count = checked.count - len(checked.failures), checked.count
+    where = f", {on_cpu} on the CPU, {count - on_cpu} on the GPU" if gpu else ""
+    console.print(f"{right} of {count} cases right against the float64 oracle{where}")
+    console.print(f"now: {next_step(checked.failures)}", markup=False, soft_wrap=True)
+    return 1 if checked.failures or not count else 0
 
 
-# --- info, explain ---
+# --- info ---
 
 
 CODE = """
-Machine code for 8.0 also runs on 8.6 and 8.9, for 10.0 on 10.3, for 12.0 on 12.1.
+Machine code for 8.0 also runs on 8.6 and 8.9, for 10.0 on 10.3, for 12.0 on
+12.1.
 For other GPUs the driver compiles the PTX when a kernel is first needed.
 Only H200s (9.0) have run the kernels."""
+
+
+INDENT = " " * 9
+"""Of what info says of a row of backends."""
 
 
 def info():
     print(f"nvfp4kern {nvfp4kern.__version__}, Python {sys.version.split()[0]}")
     for row in nvfp4kern.backends():
-        state = "available" if row["available"] else row["why_not"]
-        print(f"  {row['name']:<6} {row['devices']:<46} {state}")
-        if row["code"]:
-            print(f"  {'':<6} {row['code']}; needs {row['needs']}")
+        state = "available" if row["available"] else f"not available: {row['why_not']}"
+        needs = f"{row['code']}; needs {row['needs']}" if row["code"] else None
+        print(f"  {row['name']:<6} {row['devices']}")
+        for text in filter(None, (state, needs)):
+            print(textwrap.fill(text, 80, initial_indent=INDENT, subsequent_indent=INDENT))
     if any(row["code"] for row in nvfp4kern.backends()):
         print(CODE)
     forced = os.environ.get("NVFP4KERN_BACKEND")
     if forced:
         print(f"  NVFP4KERN_BACKEND={forced} forces one")
-    return 0
-
-
-SHAPES = {
-    "gemv": "MxK[xL]",
-    "gemm": "MxNxK[xL]",
-    "dual_gemm": "MxNxK[xL]",
-    "grouped_gemm": "MxNxK[,MxNxK ...]",
-    "grouped_dual_gemm": "GxMxNxK",
-    "route": "MxNxK",
-    "sort_by_expert": "MxKxN",
-    "combine": "MxKxH",
-    "quantize": "MxK",
-    "dequantize": "MxK",
-}
-
-
-def operands(k, *rows):
-    """Codes and scales of [rows, K] operands; their contents do not matter."""
-    import numpy as np
-
-    if k % 16:
-        raise ValueError(f"K = {k}")
-    codes = [np.empty((r, k // 2), np.uint8) for r in rows]
-    return (*codes, *(np.empty((r, k // 16), np.uint8) for r in rows))
-
-
-def batched(arrays, batch):
-    import numpy as np
-
-    return [np.broadcast_to(array, (batch, *array.shape)) for array in arrays]
-
-
-def arguments_of(operator, text):
-    """The arguments of a call of this shape. Raises ValueError where `text` is no shape."""
-    import numpy as np
-
-    groups = [[int(size) for size in part.split("x")] for part in text.split(",")]
-    sizes, wanted = groups[0], SHAPES[operator].partition("[")[0].count("x") + 1
-    has_batch = "[xL]" in SHAPES[operator]
-    lengths = {len(g) for g in groups}
-    if not lengths <= {wanted, wanted + has_batch} or min(map(min, groups)) < 0:
-        raise ValueError(text)
-    if len(groups) > 1 and operator != "grouped_gemm":
-        raise ValueError(text)
-    batch = sizes[wanted] if len(sizes) > wanted else None
-    if operator == "quantize":
-        return (np.empty(sizes, np.float16),)
-    if operator == "dequantize":
-        return ((*operands(sizes[1], sizes[0]), 1.0),)
-    if operator == "route":
-        m, n, k = sizes
-        return np.empty((m, k), np.float16), np.empty((n, k), np.float16), min(4, n)
-    if operator == "sort_by_expert":  # K selections of M tokens
-        return np.empty(sizes[:2], np.int32), sizes[2]
-    if operator == "combine":  # the same
-        m, k, h = sizes
-        row_of = np.arange(m * k, dtype=np.int32)
-        return np.empty((m * k, h), np.float16), row_of, np.empty((m, k), np.float32)
-    if operator == "grouped_gemm":
-        return tuple(map(list, zip(*(operands(k, m, n) for m, n, k in groups), strict=True)))
-    if operator == "grouped_dual_gemm":
-        experts, m, n, k = sizes
-        a, sfa = operands(k, m)
-        b, sfb = batched(operands(k, 2 * n), experts)
-        return a, b, sfa, sfb, np.linspace(0, m, experts + 1).astype(np.int32)
-    if operator == "gemv":
-        arrays = operands(sizes[1], sizes[0], 1)
-    else:
-        m, n, k = sizes[:3]
-        arrays = operands(k, m, *[n] * (2 if operator == "dual_gemm" else 1))
-    return tuple(arrays if batch is None else batched(arrays, batch))
-
-
-def explain(operator, shape):
-    try:
-        arguments = arguments_of(operator, shape)
-    except ValueError:
-        expected = f"expected {SHAPES[operator]} with K a multiple of 16 for {operator}"
-        print(f"shape: {shape!r}, {expected}", file=sys.stderr)
-        return 2
-    for key, value in nvfp4kern.explain(operator, *arguments).items():
-        print(f"{key:<16} {value}")
     return 0
 
 
@@ -294,9 +266,9 @@ def main():
         metavar="info | explain | bench | checkpoint | quantize | generate | compare | selftest",
     )
     commands.add_parser("info", help="backends of this build and machine")
-    one = commands.add_parser("explain", help="what a call would use; runs nothing")
-    one.add_argument("op", choices=SHAPES)
-    one.add_argument("shape", help="for example 128x7168x16384")
+    explaining.add_arguments(
+        commands.add_parser("explain", help="what a call would use; runs nothing")
+    )
     bench.add_arguments(commands.add_parser("bench", help="times every operator, and what else"))
     one = commands.add_parser(
         "checkpoint", help="what NVFP4 files hold, and what is wrong with them"
@@ -319,7 +291,7 @@ def main():
         if arguments.command == "info":
             return info()
         if arguments.command == "explain":
-            return explain(arguments.op, arguments.shape)
+            return explaining.run(arguments)
         if arguments.command == "bench":
             return bench.run(arguments)
         if arguments.command == "checkpoint":
@@ -347,6 +319,8 @@ def main():
         return check([arguments.op] if arguments.op else OPERATORS, arguments.all)
     except ModuleNotFoundError as missing:
         needs = {"numpy": CHECK_NEEDS, "rich": CHECK_NEEDS}
+        if arguments.command == "explain":
+            needs = dict.fromkeys(("numpy", "torch"), EXPLAIN_NEEDS)
         if arguments.command == "bench":
             needs = {"torch": BENCH_NEEDS, "rich": BENCH_NEEDS, "matplotlib": f"bench {PLOT_NEEDS}"}
         if arguments.command == "selftest":
@@ -369,6 +343,9 @@ def main():
     except (ValueError, nvfp4kern.BackendError) as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        print("interrupted", file=sys.stderr)
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a machine is called: its processor, the instructions and threads in use, its GPUs; and
 what a file of results says of the software."""
 
+import importlib.util
 import os
 import platform
 import subprocess
@@ -8,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from ._C import __version__, _sources, explain
+from ._C import __version__, _sources, backends, explain
 
 
 def processor() -> str:
@@ -43,6 +44,20 @@ def device_in_use(wanted: str | None) -> str:
     if wanted == "cuda" and not there:
         raise ValueError("--device: 'cuda', but torch sees no GPU")
     return wanted or ("cuda" if there else "cpu")
+
+
+def why_no_gpu() -> str | None:
+    """Why calls with tensors of a GPU cannot be made here; None where they can."""
+    rows = [row for row in backends() if row["name"] != "cpu"]
+    if os.environ.get("NVFP4KERN_BACKEND") == "cpu":
+        return "NVFP4KERN_BACKEND=cpu refuses it"
+    if not any(row["available"] for row in rows):
+        return str(rows[-1]["why_not"])
+    if not importlib.util.find_spec("torch"):
+        return "it needs PyTorch: pip install torch"
+    import torch
+
+    return None if torch.cuda.is_available() else "torch sees no GPU"
 
 
 def software(device: str) -> dict[str, Any]:

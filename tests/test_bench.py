@@ -156,7 +156,7 @@ def test_pictures(earlier, bench, tmp_path):
     status, out, _ = bench("--from", earlier, "--plot", folder)
     assert status == 0
     drawn = sorted(path.name for path in folder.iterdir())
-    assert drawn == ["quick_ratios.png", "quick_sweep.png"]
+    assert drawn == [f"quick_{name}.png" for name in ("alternatives", "floor", "tokens")]
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
     assert all(name in out for name in drawn)
 

@@ -1,5 +1,6 @@
 """Benchmarks that are interrupted, or whose calls fail: rows are kept, and --more has the rest."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 import nvfp4kern
 from nvfp4kern import __main__ as main
 from nvfp4kern import results
-from nvfp4kern.bench import others, timing
+from nvfp4kern.bench import command, measure, others, report, timing
 from nvfp4kern.bench.command import _key
 from nvfp4kern.bench.shapes import chosen
 
@@ -57,8 +58,10 @@ def keys(path):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_what_was_timed_is_kept_and_the_rest_is_added(stop, bench, tmp_path):
     path = tmp_path / "rows.json"
-    command = [sys.executable, "-c", PROGRAM, "bench", *QUICK, "--op", *SOME, "--json", path]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = [sys.executable, "-c", PROGRAM, "bench", *QUICK, "--op", *SOME, "--json", path]
+    can_draw = importlib.util.find_spec("matplotlib") is not None
+    program += ["--plot", tmp_path / "plots"] * can_draw
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (path.exists() and path.read_text().count('"op"') == 2):
         assert process.poll() is None
         time.sleep(0.01)
@@ -69,7 +72,8 @@ def test_what_was_timed_is_kept_and_the_rest_is_added(stop, bench, tmp_path):
     assert keys(path) == wanted[:2] and len(wanted) == 7
     if stop != signal.SIGKILL:
         assert process.returncode == 128 + stop
-        assert "interrupted, 2 rows" in err and "milliseconds" in out
+        assert "interrupted, 2 rows" in err and "milliseconds" in out and "Traceback" not in err
+        assert (tmp_path / "plots" / "quick_floor.png").exists() == can_draw
     assert bench(*QUICK, "--op", *SOME, "--json", path, "--more", "--commit", "abc") == 0
     after = json.loads(path.read_text())
     assert keys(path) == wanted and after["rows"][: len(before["rows"])] == before["rows"]
@@ -77,6 +81,30 @@ def test_what_was_timed_is_kept_and_the_rest_is_added(stop, bench, tmp_path):
     (later,) = after["environment"].pop("later")
     assert after["environment"] == before["environment"]
     assert later["commit"] == "abc" and "gpu" not in later and "seconds" in later
+
+
+@pytest.mark.parametrize(
+    "name", ["environment", "chosen", "show"], ids=["before a row", "at first", "while it is shown"]
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_at_another_time_ends_it(name, number, bench, monkeypatch, capsys):
+    """Without a traceback."""
+
+    def interrupted(*_):
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    module = {"environment": measure, "chosen": command, "show": report}[name]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(module, name, interrupted)
+    try:
+        assert bench(*QUICK, "--op", "dequantize") == 128 + number
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-1] == "interrupted" and "Traceback" not in printed.err
+    assert signal.getsignal(signal.SIGTERM) == before[1]
 
 
 def test_rows_that_are_added_lie_where_a_whole_run_has_them(bench, tmp_path):

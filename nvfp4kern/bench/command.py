@@ -105,7 +105,7 @@ def _measure(arguments):
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     try:
-        with _terminable(), Progress(*columns, console=console, transient=True) as progress:
+        with Progress(*columns, console=console, transient=True) as progress:
             bar = progress.add_task("", total=len(shapes))
             for shape in shapes:
                 progress.update(bar, description=f"{shape.set}: {shape.op}")
@@ -127,6 +127,13 @@ def _measure(arguments):
 
 
 def run(arguments):
+    """The exit status. An interruption while rows are timed leaves those that are finished, which
+    are shown and drawn; at any other time it ends the command."""
+    with _terminable():
+        return _run(arguments)
+
+
+def _run(arguments):
     _check_writable(arguments)
     earlier = _read(arguments.compare) if arguments.compare else None
     result, stopped = (_read(arguments.source), 0) if arguments.source else _measure(arguments)

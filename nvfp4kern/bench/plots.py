@@ -1,22 +1,27 @@
-"""Rows as pictures: sweeps along a size, ratios to floors and to baselines, a grid of sizes."""
+"""Rows as pictures, one for each question: am I faster than what I use, how far from the floor, and
+how does it grow with tokens?"""
 
 import math
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from .report import by_operator, machine, yardstick
+from .report import by_operator, disturbed, machine, yardstick
 
-OURS, FLOOR = "#0b5cad", "#777777"
-OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#b8a000", "#5a4a42")
-MARKERS = ("s", "^", "D", "v", "P")
+OURS, FLOOR = "#0b5cad", "#555555"
+OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#9a8300", "#5a4a42", "#c2185b", "#00838f")
+MARKERS = ("s", "^", "D", "v", "P", "X", "<")
 DPI = 130
+MOST_ROWS = 40
+"""Of a picture; a set with more has one for each operator."""
+
+TICKS = (1, 1.25, 1.5, 2, 3, 5, 7)
+"""Of a decade on an axis of ratios that spans no more; a longer axis has fewer."""
 
 
 def _others(row):
-    """{baseline: microseconds} of those available; "cuBLAS fp16, a loop" counts as cuBLAS fp16."""
-    others = row["others"].items()
-    return {name.partition(",")[0]: o["median"] for name, o in others if "median" in o}
+    """{baseline: its times} of those available; "cuBLAS fp16, a loop" counts as cuBLAS fp16."""
+    return {n.partition(",")[0]: o for n, o in row["others"].items() if "median" in o}
 
 
 def _style(rows):
@@ -26,133 +31,221 @@ def _style(rows):
     return {name: looks[i % len(looks)] for i, name in enumerate(names)}
 
 
-def _floor(on_gpu):
-    """What the line beside the times says."""
-    return "bandwidth or fp16 rate" if on_gpu else "torch's rates: sum or fp32 matmul"
+def _between(time):
+    """(low, median, high); a median of several runs has no quartiles."""
+    return tuple(time.get(name, time["median"]) for name in ("low", "median", "high"))
 
 
-def _curves(rows, style, on_gpu):
-    """label -> (points, look): ours, the baselines, reading and the floor."""
-    curves = {"nvfp4kern": ([(r["at"], r["time"]["median"]) for r in rows], {"lw": 2.4})}
-    curves["nvfp4kern"][1].update(color=OURS, marker="o", ms=5, zorder=3)
-    for name, look in style.items():
-        points = [(r["at"], _others(r)[name]) for r in rows if name in _others(r)]
-        if points:
-            curves[name] = points, {"lw": 1.3, "ms": 4, **look}
-    reads = [(r["at"], r["read"]["median"]) for r in rows if "median" in r.get("read", {})]
-    if reads:
-        look = {"color": FLOOR, "ls": ":", "marker": ".", "lw": 1.6}
-        curves["same bytes read, no arithmetic"] = reads, look
-    name = "floor" if on_gpu else "torch_rates"
-    floors = [(r["at"], r[name]) for r in rows if name in r]
-    if floors:
-        look = {"color": FLOOR, "ls": "--", "lw": 1.4}
-        curves[f"floor: {_floor(on_gpu)}" if on_gpu else _floor(on_gpu)] = floors, look
-    return curves
+def _ratio(over, under):
+    """(low, median, high) of a ratio of times. Its bar has the quartiles of both."""
+    (low, middle, high), (least, median, most) = _between(over), _between(under)
+    return low / most, middle / median, high / least
 
 
-def _panel(axes, rows, style, rate, on_gpu):
-    """Times of a series, or what they come to in operations a second."""
-    work = {row["at"]: row["work"] / (1e6 if on_gpu else 1e3) for row in rows}
-    unit = 1 if on_gpu else 1e-3
-    for label, (points, look) in _curves(rows, style, on_gpu).items():
-        x = [at for at, _ in points]
-        y = [work[at] / time if rate else time * unit for at, time in points]
-        axes.plot(x, y, label=label, **look)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sorted(work), [str(at) for at in sorted(work)], fontsize=8)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
-    axes.grid(alpha=0.25)
-    axes.set_title(rows[0]["series"], fontsize=10, loc="left")
-    rates, times = ("TFLOP/s", "microseconds") if on_gpu else ("GFLOP/s", "milliseconds")
-    axes.set_ylabel(f"{rates} (up is better)" if rate else f"{times} (down is better)")
-    axes.set_xlabel("tokens")
+def _errors(triples):
+    """What errorbar() takes: how far the quartiles are from the medians."""
+    return [[m - low for low, m, _ in triples], [high - m for _, m, high in triples]]
 
 
-def _finish(figure, title, handles_of):
-    """One legend for all panels, below them."""
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+def _finish(figure, question, about, handles_of):
+    """The question and what was measured above, one legend for all panels below."""
+    figure.suptitle(f"{question}\n{about}", x=0.01, ha="left", fontsize=11)
     found = {}
     for axes in handles_of:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    columns = min(6, len(found))
     figure.legend(
-        found.values(), found, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+        found.values(),
+        found,
+        loc="outside lower left",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
     )
 
 
-def _sweep(rows, title, on_gpu):
-    """A row of panels for each of a few series, a panel for each of many."""
-    series = {}
-    for row in rows:
-        series.setdefault(row["series"], []).append(row)
-    style, few = _style(rows), len(series) <= 3
-    columns = 2 if few else min(4, len(series))
-    lines = len(series) if few else math.ceil(len(series) / columns)
-    size = (6.2, 3.8) if few else (4.0, 3.3)
-    figure = Figure((size[0] * columns, size[1] * lines + 0.8), dpi=DPI, layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    wanted = [
-        (one, rate) for one in series.values() for rate in ((False, True) if few else (False,))
-    ]
-    for axes, (one, rate) in zip(panels, wanted, strict=False):
-        _panel(axes, sorted(one, key=lambda row: row["at"]), style, rate, on_gpu)
-    for axes in panels[len(wanted) :]:
-        axes.set_visible(False)
-    _finish(figure, title, panels[: len(wanted)])
-    return figure
+# --- Ratios, a line for each row ---
 
 
-def _label(row, most=46):
-    shape = row["shape"] if len(row["shape"]) <= most else row["shape"][: most - 1] + "…"
-    return f"{row['op']} {shape}"
+def _label(row, alone):
+    """`alone`: of the picture's only operator. ~ marks what the tables mark."""
+    name = row["shape"] if alone else f"{row['op']} {row['shape']}"
+    return "~ " * bool(disturbed(row)) + (name if len(name) <= 60 else name[:59] + "…")
 
 
-def _ratios(rows, title, on_gpu):
-    """Left, our time over read or floor; right, how many times our time the baselines take."""
-    style, height = _style(rows), 0.27 * len(rows) + 1.7
-    figure = Figure((13, height), dpi=DPI, layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    lines = range(len(rows))
-    ours = [row["time"]["median"] / yardstick(row) if yardstick(row) else 0 for row in rows]
-    left.barh(lines, ours, color=OURS, height=0.65)
-    for line, ratio in zip(lines, ours, strict=True):
-        text = left.text(
-            ratio, line, f" {ratio:.2f}" if ratio else " no floor", va="center", fontsize=8
+def _ratio_axis(axes, values):
+    low, high = min(0.9, *values) / 1.06, max(1.1, *values) * 1.06
+    wanted = TICKS if high / low < 12 else (1, 2, 5) if high / low < 500 else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [tick * 10.0**decade for decade in decades for tick in wanted]
+    if high / low < 3:
+        ticks += [0.6, 0.8, 0.9, 1.1]
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(low, high)
+    axes.minorticks_off()
+    axes.axvline(1, color=FLOOR, lw=1.4, ls="--")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _lines(rows, points, texts, across):
+    """A figure with a line for each row. points: {label: ({line: (low, median, high)}, look)};
+    those of a line lie below each other, so that none hides another."""
+    of_row = [[label for label in points if i in points[label][0]] for i in range(len(rows))]
+    each = max(0.24, 0.12 * max(map(len, of_row)))
+    figure = Figure((10, each * len(rows) + 1.9), dpi=DPI, layout="constrained")
+    axes, alone = figure.subplots(), bool(_alone(rows))
+    for label, (of_line, look) in points.items():
+        places = [(of_row[line].index(label) + 0.5) / len(of_row[line]) for line in of_line]
+        triples = list(of_line.values())
+        axes.errorbar(
+            [median for _, median, _ in triples],
+            [line + 0.9 * (at - 0.5) for line, at in zip(of_line, places, strict=True)],
+            xerr=_errors(triples),
+            label=label,
+            **{"ls": "", "ms": 5, "elinewidth": 1.2, **look},
         )
-        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0})
-    left.axvline(1, color=FLOOR, lw=1.4, ls="--")
-    left.set_xlim(0, max(1.2, *ours) * 1.1)
-    over = f"floor (same bytes read, else {_floor(on_gpu)})" if on_gpu else f"({_floor(on_gpu)})"
-    left.set_xlabel(f"time / {over}: left is better")
-    left.set_yticks(lines, [_label(row) for row in rows], fontsize=8)
-    left.set_ylim(len(rows) - 0.4, -0.6)
+    for line in range(0, len(rows), 2):
+        axes.axhspan(line - 0.5, line + 0.5, color="#f2f4f7", zorder=0)
+    of_rows = axes.get_yaxis_transform()
+    for line, text in enumerate(texts):
+        axes.text(1.01, line, text, transform=of_rows, va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), [_label(row, alone) for row in rows], fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    values = [v for of_line, _ in points.values() for triple in of_line.values() for v in triple]
+    _ratio_axis(axes, values)
+    axes.set_xlabel(across)
+    return figure, [axes]
+
+
+def _alternatives(rows, on_gpu):
+    """Baselines' times over ours."""
+    rows = [row for row in rows if _others(row)]
+    points = {
+        name: (
+            {
+                i: _ratio(_others(r)[name], r["time"])
+                for i, r in enumerate(rows)
+                if name in _others(r)
+            },
+            look,
+        )
+        for name, look in _style(rows).items()
+    }
+    if not points:
+        return None
+    best = [min(o["median"] for o in _others(r).values()) / r["time"]["median"] for r in rows]
+    texts = [f"{ratio:.2f}" for ratio in best]
+    across = "alternative's time / ours, with quartiles: right of 1 ours is faster; "
+    return "Am I faster than what I use?", *_lines(
+        rows, points, texts, across + "at the edge: the fastest one's"
+    )
+
+
+def _yardstick_in_words(on_gpu):
+    if on_gpu:
+        return "the floor: a kernel that reads the same bytes, else bandwidth or fp16 rate"
+    return "torch's rates: its sum of as many bytes, or its fp32 product of as many operations"
+
+
+def _floor(rows, on_gpu):
+    """Our times over the reading kernel's or the floor, with both layouts of scale factors."""
+    rows, points = [row for row in rows if yardstick(row)], {}
+    for i, row in enumerate(rows):
+        other = {"blocked": "linear", "linear": "blocked"}.get(row.get("layout"))
+        for name, layout in (("time", row.get("layout")), ("other", other)):
+            if name in row:
+                label = f"nvfp4kern, {layout} scales" if layout else "nvfp4kern"
+                hollow = {"mfc": "white"} if layout == "linear" else {}
+                look = {"color": OURS, "marker": "o" if layout else "D"} | hollow
+                under = (
+                    row["read"] if "median" in row.get("read", {}) else {"median": yardstick(row)}
+                )
+                points.setdefault(label, ({}, look))[0][i] = _ratio(row[name], under)
+    if not rows:
+        return None
+    texts = [f"{row['time']['median'] / yardstick(row):.2f}" for row in rows]
+    question = "How far from the floor?" if on_gpu else "How far from torch's rates?"
+    return question, *_lines(rows, points, texts, f"time over {_yardstick_in_words(on_gpu)}")
+
+
+# --- Times along tokens ---
+
+
+def _curves(rows, style, on_gpu):
+    """label -> (points, look): ours, the baselines, and what ours cannot be below."""
+    look = {"lw": 2.2, "color": OURS, "marker": "o", "ms": 5}
+    curves = {"nvfp4kern": ([(r["at"], _between(r["time"])) for r in rows], look)}
     for name, look in style.items():
-        points = [
-            (_others(row)[name] / row["time"]["median"], line)
-            for line, row in enumerate(rows)
-            if name in _others(row)
-        ]
-        right.scatter(*zip(*points, strict=True), label=name, s=26, **look)
-    right.axvline(1, color=FLOOR, lw=1.4, ls="--")
-    right.set_xscale("log", base=2)
-    right.xaxis.set_major_formatter("{x:g}")
-    right.set_xlabel("baseline's time / ours: right of 1 ours is faster")
-    for axes in (left, right):
-        axes.grid(axis="x", alpha=0.25)
-    _finish(figure, title, [right])
-    return figure
+        points = [(r["at"], _between(_others(r)[name])) for r in rows if name in _others(r)]
+        if points:
+            curves[name] = points, {"lw": 1.1, "ms": 4, **look}
+    floors = [(r["at"], (yardstick(r),) * 3) for r in rows if yardstick(r)]
+    if floors:
+        name = "floor: the same bytes read, else bandwidth or fp16 rate"
+        look = {"color": FLOOR, "ls": "--", "lw": 1.4}
+        curves[name if on_gpu else "torch's rates: sum or fp32 matmul"] = floors, look
+    return curves
 
 
-def _grid(rows, title, on_gpu):
+def _panel(axes, rows, style, on_gpu):
+    """Times of a series. Points lie beside each other, so that none hides another."""
+    curves, unit = _curves(rows, style, on_gpu), 1 if on_gpu else 1e-3
+    for i, (label, (points, look)) in enumerate(curves.items()):
+        shift = 2 ** (0.14 * (i - (len(curves) - 1) / 2)) if "marker" in look else 1
+        triples = [tuple(unit * time for time in times) for _, times in points]
+        axes.errorbar(
+            [at * shift for at, _ in points],
+            [median for _, median, _ in triples],
+            yerr=_errors(triples) if "marker" in look else None,
+            label=label,
+            **look,
+        )
+    tokens = sorted({row["at"] for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(tokens, [str(at) for at in tokens], fontsize=8)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    op, name = rows[0]["op"], rows[0]["series"]
+    axes.set_title(name if op in name else f"{op}, {name}", fontsize=10, loc="left")
+
+
+def _tokens(rows, on_gpu):
+    """A panel for each series with several numbers of tokens."""
+    found = {}
+    for row in rows:
+        if row["series"]:
+            found.setdefault((row["op"], row["series"]), []).append(row)
+    series = [one for one in found.values() if len({row["at"] for row in one}) > 1]
+    if not series:
+        return None
+    style, columns = _style(sum(series, [])), min(2, len(series))
+    lines = math.ceil(len(series) / columns)
+    figure = Figure((5.4 * columns, 3.4 * lines + 1), dpi=DPI, layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False)
+    for axes, one in zip(panels.ravel(), series, strict=False):
+        _panel(axes, sorted(one, key=lambda row: row["at"]), style, on_gpu)
+    for axes in panels.ravel()[len(series) :]:
+        axes.set_axis_off()
+    unit = "microseconds" if on_gpu else "milliseconds"
+    for axes in panels[:, 0]:
+        axes.set_ylabel(f"{unit} (down is better)")
+    for axes in panels[-1]:
+        axes.set_xlabel("tokens; points of one number lie beside each other")
+    return "How does it grow with tokens?", figure, panels.ravel()[: len(series)]
+
+
+# --- A grid of sizes ---
+
+
+def _grid(rows, on_gpu):
     """time over read or floor, by N (or the gemv's rows) and K."""
     groups = by_operator(rows)
     figure = Figure((6.4 * len(groups), 5.6), dpi=DPI, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     panels = figure.subplots(1, len(groups), squeeze=False).ravel()
     for axes, (op, some) in zip(panels, groups.items(), strict=True):
         cells = {
@@ -162,31 +255,68 @@ def _grid(rows, title, on_gpu):
         }
         ns, ks = (sorted({cell[side] for cell in cells}) for side in (0, 1))
         values = [[cells.get((n, k), math.nan) for k in ks] for n in ns]
-        axes.imshow(values, vmin=1, vmax=2, cmap="viridis_r", origin="lower", aspect="auto")
+        axes.imshow(
+            values, norm="log", vmin=1, vmax=2, cmap="viridis_r", origin="lower", aspect="auto"
+        )
         for y, row in enumerate(values):
             for x, value in enumerate(row):
-                colour = "white" if value > 1.5 else "black"
+                colour = "white" if value > 1.4 else "black"
                 axes.text(x, y, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=9)
         axes.set_xticks(range(len(ks)), ks)
         axes.set_yticks(range(len(ns)), ns)
         axes.set_xlabel("K")
         axes.set_ylabel("N")
         axes.set_title(f"{op}, one token: time / read or floor", fontsize=10, loc="left")
-    return figure
+    return "How far from the floor?", figure, []
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def _about(found):
+    """What was measured, where, when, and of which commit or version."""
+    commit = f"commit {found['commit']}" if "commit" in found else f"nvfp4kern {found['nvfp4kern']}"
+    return f"{machine(found)}, {found['date'][:10]}, {commit}"
+
+
+def _alone(rows):
+    """The operator of all of them, if that is one."""
+    found = list(by_operator(rows))
+    return found if len(found) == 1 else []
+
+
+def _parts(rows):
+    """{name: rows}: a set, or an operator of one that is too large for a picture."""
+    groups = by_operator(rows)
+    if len(rows) <= MOST_ROWS or len(groups) == 1:
+        return {"": rows}
+    return {f"_{op}": some for op, some in groups.items()}
+
+
+def _pictures(name, rows):
+    """(file's name, what draws it, its rows)"""
+    if name == "grid":
+        yield "grid_floor", _grid, rows
+        return
+    for part, some in _parts(rows).items():
+        yield f"{name}{part}_alternatives", _alternatives, some
+        yield f"{name}{part}_floor", _floor, some
+        yield f"{name}{part}_tokens", _tokens, some
 
 
 def draw(result, folder):
-    """Writes a file for each set of shapes; their paths."""
+    """Writes files for each set of shapes, one for each question; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = result["environment"]
-    on_gpu, title = found["device"] == "cuda", f"nvfp4kern {found['nvfp4kern']}, {machine(found)}"
-    kinds, paths = {}, []
+    on_gpu, sets, paths = result["environment"]["device"] == "cuda", {}, []
     for row in result["rows"]:
         if "time" in row:
-            kind = _grid if row["set"] == "grid" else _sweep if row["series"] else _ratios
-            kinds.setdefault((row["set"], kind), []).append(row)
-    for (name, kind), rows in kinds.items():
-        path = folder / f"{name}{kind.__name__}.png"
-        kind(rows, f"{name}: {title}", on_gpu).savefig(path)
-        paths.append(path)
+            sets.setdefault(row["set"], []).append(row)
+    for name, rows in sets.items():
+        for file, picture, some in _pictures(name, rows):
+            if drawn := picture(some, on_gpu):
+                question, figure, panels = drawn
+                about = ", ".join([name, *_alone(some), _about(result["environment"])])
+                _finish(figure, question, about, panels)
+                paths.append(folder / f"{file}.png")
+                figure.savefig(paths[-1])
     return paths

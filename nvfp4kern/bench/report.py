@@ -21,6 +21,9 @@ TOLERANCE = 0.03
 BESIDE = 3
 """Baselines that a table has. A further table has the rest."""
 
+DISTURBED = 0.1
+"""Half of what lies between quartiles, over the median, from which a row is marked."""
+
 TIMES = ("time", "other", "cold", "read")
 """What rows of two runs are compared by, where both have it."""
 
@@ -32,6 +35,18 @@ def is_wrong(row):
 
 def is_bad(row):
     return is_wrong(row) or "failed" in row
+
+
+def spread(entry):
+    """Half of what lies between the quartiles, over the median; 0 for a median alone."""
+    return (entry["high"] - entry["low"]) / 2 / entry["median"] if "low" in entry else 0.0
+
+
+def disturbed(row):
+    """{name: spread} of what something disturbed: baselines, the reading kernel, and ours."""
+    entries = {"ours": row.get("time", {}), "read": row.get("read", {})} | row.get("others", {})
+    found = {name: spread(entry) for name, entry in entries.items() if "median" in entry}
+    return {name: wide for name, wide in found.items() if wide > DISTURBED}
 
 
 def _time(microseconds, on_gpu):
@@ -70,8 +85,8 @@ class _Look:
         cell = [self.time(median)]
         other = [self.time(row.get("other", {}).get("median"))] if layout else []
         if low is not None:  # a median of several runs has none
-            spread = f"±{(high - low) / 2 / median:.0%}"
-            cell.append(spread if self.narrow else f"({self.time(low)}, {self.time(high)})")
+            wide = f"±{spread(row['time']):.0%}"
+            cell.append(wide if self.narrow else f"({self.time(low)}, {self.time(high)})")
         return ["\n".join(cell + other)] if self.narrow else [" ".join(cell), *other]
 
     def baseline(self, row, name):
@@ -82,14 +97,15 @@ class _Look:
         if "unavailable" in entry:
             return "unavailable"
         ratio = entry["median"] / row["time"]["median"]
-        return f"{self.time(entry['median'])}{self.between}({ratio:.2f}x)"
+        mark = "~" if name in disturbed(row) else ""
+        return f"{self.time(entry['median'])}{self.between}({mark}{ratio:.2f}x)"
 
     def read(self, row):
         """The reading kernel's time, and what it takes cold: that is younger than some files."""
         entry = row.get("read", {})
         if "unavailable" in entry:
             return "unavailable"
-        found = self.time(entry.get("median"))
+        found = ("~" if "read" in disturbed(row) else "") + self.time(entry.get("median"))
         if "read_cold" not in row:
             return found
         cold = self.time(row["read_cold"]["median"])
@@ -216,9 +232,23 @@ def show(console, result):
             console.print(table)
     for text in dict.fromkeys(_missing(result["rows"])):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
+    rows = filter(disturbed, result["rows"])
+    marked = [f"{row['op']} {row['shape']}: {_in_words(row)}" for row in rows]
+    if marked:
+        console.print(
+            f"~ disturbed, {len(marked)} of {len(result['rows'])} rows: quartiles are farther from "
+            f"the median than {DISTURBED:.0%}",
+            soft_wrap=True,
+        )
+    for text in marked:
+        console.print(f"  {text}", soft_wrap=True, markup=False, highlight=False)
     wrong = sum(map(is_wrong, result["rows"]))
     if wrong:
         console.print(f"[red]{wrong} of {len(result['rows'])} rows: WRONG RESULT")
+
+
+def _in_words(row):
+    return ", ".join(f"{name} ±{wide:.0%}" for name, wide in disturbed(row).items())
 
 
 def line(row):
@@ -226,6 +256,7 @@ def line(row):
     time = row.get("unavailable") or row.get("failed") or "WRONG RESULT"
     if "time" in row:
         time = f"{row['time']['median']:.2f} us"
+        time += f"; ~ disturbed: {_in_words(row)}" if disturbed(row) else ""
     return f"{row['op']} {row['shape']}: {time}"
 
 

@@ -1,0 +1,100 @@
+"""What the benchmark's tables and pictures make of rows: marks, points, titles."""
+
+import json
+import sys
+
+import pytest
+
+from nvfp4kern import __main__ as main
+
+TIME = {"median": 1e3, "low": 950.0, "high": 1149.0}
+ENVIRONMENT = {
+    "device": "cpu",
+    "cpu": "a CPU",
+    "threads": 2,
+    "torch": "2.13.0",
+    "nvfp4kern": "0.2.0",
+}
+ENVIRONMENT |= {"date": "2026-11-26T17:54:35+00:00"}
+
+
+def row(op, shape, others, series="", at=0):
+    """All contenders take the same time, each in a dictionary of its own."""
+    found = {"set": "quick", "op": op, "sizes": {}, "series": series, "at": at, "shape": shape}
+    found |= {"right": True, "time": TIME, "torch_rates": 500.0}
+    if op != "route":
+        found |= {"layout": "blocked", "other": TIME}
+    return json.loads(json.dumps(found | {"others": dict.fromkeys(others, TIME)}))
+
+
+@pytest.fixture
+def result():
+    names = "cuBLAS fp16, a loop", "dequantize + matmul"
+    rows = [row("gemm", f"{m}x64x64", names, "gemm 64x64", m) for m in (1, 8)]
+    rows += [row("gemm", "3x64x64", names), row("route", "3x8x64", ["torch eager"])]
+    rows += [row(op, "8 tokens", names, "small", 8) for op in ("experts", "layer")]
+    return {"environment": ENVIRONMENT, "rows": rows}
+
+
+@pytest.fixture
+def shown(result, tmp_path, monkeypatch, capsys):
+    """What the command prints of the result."""
+    path = tmp_path / "rows.json"
+
+    def show():
+        path.write_text(json.dumps(result))
+        monkeypatch.setattr(sys, "argv", ["nvfp4kern", "bench", "--from", str(path)])
+        assert main.main() == 0
+        return capsys.readouterr().out
+
+    return show
+
+
+@pytest.mark.parametrize("columns", (80, 190))
+def test_what_was_disturbed_is_marked(columns, result, shown, monkeypatch):
+    """By half of what lies between quartiles, beyond a tenth of the median."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert "~" not in shown()
+    result["rows"][3]["others"]["torch eager"]["high"] = 1151.0
+    result["rows"][0]["time"]["low"] = 840.0
+    out = shown()
+    assert out.count("(~1.00x)") == 1 and "~ disturbed, 2 of 6 rows" in out
+    assert "  route 3x8x64: torch eager ±10%\n" in out and "  gemm 1x64x64: ours ±15%\n" in out
+
+
+def test_points_do_not_hide_each_other(result):
+    plots = pytest.importorskip("nvfp4kern.bench.plots")
+    for picture in (plots._alternatives, plots._floor, plots._tokens):
+        question, _, panels = picture(result["rows"], False)
+        assert question.endswith("?") and len(panels) == 1
+        for axes in panels:
+            assert "log" in (axes.get_xscale(), axes.get_yscale())
+            lines = [bar.lines[0] for bar in axes.containers]
+            points = [
+                tuple(point)
+                for line in lines
+                if line.get_marker() != "None"
+                for point in line.get_xydata()
+            ]
+            assert len(points) == len(set(points)) > 5
+            (left, right), (bottom, top) = axes.get_xlim(), sorted(axes.get_ylim())
+            assert all(left < x < right and bottom < y < top for x, y in points)
+
+
+def test_a_ratio_has_the_quartiles_of_both_times():
+    plots = pytest.importorskip("nvfp4kern.bench.plots")
+    assert plots._ratio({"median": 2}, {"median": 1, "low": 0.5, "high": 4}) == (0.5, 2, 4)
+
+
+def test_titles_say_what_was_measured():
+    plots = pytest.importorskip("nvfp4kern.bench.plots")
+    found = {"gpu": "NVIDIA H200", "date": "2026-11-26T17:54:35+00:00", "nvfp4kern": "0.2.0"}
+    assert plots._about(found) == "NVIDIA H200, 2026-11-26, nvfp4kern 0.2.0"
+    assert plots._about(found | {"commit": "1a2b"}) == "NVIDIA H200, 2026-11-26, commit 1a2b"
+
+
+def test_a_large_set_has_pictures_of_its_operators():
+    plots = pytest.importorskip("nvfp4kern.bench.plots")
+    rows = [{"op": op} for op in ("gemm", "route") for _ in range(plots.MOST_ROWS // 2)]
+    assert list(plots._parts(rows)) == [""]
+    assert list(plots._parts([*rows, rows[0]])) == ["_gemm", "_route"]
