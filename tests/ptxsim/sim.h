@@ -320,14 +320,20 @@ static inline uint64_t sim_random(uint64_t *state)
 
 /* The device that the environment describes (PTXSIM_*). */
 typedef struct config {
-    int capability, sms, ctas_per_sm, smem_per_cta, smem_per_sm, threads;
+    int capability, sms, ctas_per_sm, smem_per_cta, smem_per_sm, threads_per_sm, threads;
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
-    bool check_races, check_init, check_scopes, tmem_anywhere, cp_behind_mma, fenced_stores;
+    bool check_races, check_init, check_scopes, tmem_anywhere, cp_behind_mma, fenced_stores, zeros_win;
     const char *launches_to; /* a file that lists launches in place of running them, or NULL */
 } config;
 
 extern config sim_config;
 void sim_configure(void);
+
+/* Clusters of several CTAs, and multicast to them. ptxas takes both for capability 12; its libraries forbid them. */
+static inline bool sim_has_clusters(void)
+{
+    return sim_config.capability >= 90 && sim_config.capability / 10 != 12;
+}
 
 #endif

@@ -48,10 +48,40 @@ static num_format format_of(slice name)
     return NUM_FORMATS;
 }
 
+/* mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3
+ * d, a, b, c, sfa, {0, tid}, sfb, {0, tid}; list holds d, a, b, c, sfa, sfb; op and a_type the two tid. */
+static void decode_mma_scaled(builder *b, const statement *s, insn *in, pieces *p)
+{
+    static const char *const words[] = {"row", "col",  "kind::mxf4nvf4", "block_scale", "scale_vec::4X",
+                                        "f32", "e2m1", "e2m1",           "f32",         "ue4m3"};
+    if (sim_config.capability / 10 != 12) sim_unknown(b, s, "only compute capability 12.0 has it");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (!sim_take(p, words[i])) sim_unknown(b, s, "only mxf4nvf4 with a ue4m3 for each 16 elements is modelled");
+    if (p->next != p->n || s->n != 8 || s->o[5].n_items != 2 || s->o[7].n_items != 2)
+        sim_unknown(b, s, "the number of operands");
+    const int64_t lanes_a = sim_immediate(b, &s->o[5].items[1]), lanes_b = sim_immediate(b, &s->o[7].items[1]);
+    if (sim_immediate(b, &s->o[5].items[0]) || sim_immediate(b, &s->o[7].items[0]))
+        sim_unknown(b, s, "the byte of a scale that is not 0");
+    if (lanes_a < 0 || lanes_a > 1 || lanes_b < 0 || lanes_b > 3) sim_unknown(b, s, "no such lanes");
+    in->fn = sim_exec_mma_scaled;
+    in->whole_warp = true;
+    in->op = (uint8_t)lanes_a;
+    in->a_type = (uint8_t)lanes_b;
+    static const uint8_t operands[] = {0, 1, 2, 3, 4, 6}, registers[] = {4, 8, 10, 14, 15, 16};
+    for (uint32_t i = 0; i < sizeof operands; i++) {
+        sim_list(b, &s->o[operands[i]], in, 'w', i == 0);
+        if (in->n_list != registers[i]) sim_unknown(b, s, "the number of registers");
+    }
+}
+
 /* mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c; list holds them in this order. */
 static void decode_mma(builder *b, const statement *s, insn *in, pieces *p)
 {
     if (!sim_take(p, "sync") || !sim_take(p, "aligned")) sim_unknown(b, s, "");
+    if (sim_take(p, "m16n8k64")) {
+        decode_mma_scaled(b, s, in, p);
+        return;
+    }
     in->vec = sim_take(p, "m16n8k16") ? 16 : sim_take(p, "m16n8k8") ? 8 : 0;
     if (!in->vec || !sim_take(p, "row") || !sim_take(p, "col")) sim_unknown(b, s, "this shape is not modelled");
     num_format d = format_of(sim_next(p)), x = format_of(sim_next(p)), y = format_of(sim_next(p));

@@ -253,7 +253,7 @@ void sim_decode_tensor(builder *b, const statement *s, insn *in, pieces *p)
                  {"cp", decode_copy},
                  {"mma", decode_mma},
                  {"commit", decode_commit}};
-    if (sim_config.capability < 100) sim_unknown(b, s, "needs compute capability 10.0");
+    if (sim_config.capability / 10 != 10) sim_unknown(b, s, "needs compute capability 10.0");
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if (!sim_take(p, forms[i].name)) continue;
         forms[i].decode(b, s, in, p);
@@ -272,6 +272,7 @@ static void decode_try_cancel(builder *b, const statement *s, insn *in, pieces *
     in->space = sim_take(p, "shared::cta") ? SHARED : GENERIC;
     if (!sim_take(p, "mbarrier::complete_tx::bytes")) sim_unknown(b, s, "");
     in->flags = sim_take(p, "multicast::cluster::all");
+    if (in->flags && !sim_has_clusters()) sim_unknown(b, s, "this compute capability has no multicast");
     if (!sim_take(p, "b128")) sim_unknown(b, s, "");
     expect_end(b, s, p, 2);
     in->fn = sim_exec_try_cancel;

@@ -160,6 +160,7 @@ static bool take_cache_hint(pieces *p) { return sim_take(p, "L2::cache_hint"); }
 static void take_mask(builder *b, const statement *s, insn *in, pieces *p, uint32_t fixed)
 {
     bool multicast = sim_take(p, "multicast::cluster");
+    if (multicast && !sim_has_clusters()) sim_unknown(b, s, "this compute capability has no multicast");
     if (in->fn == sim_exec_tile && sim_take(p, "cta_group::2")) in->flags |= TILE_PAIR;
     if (in->fn == sim_exec_tile) sim_take(p, "cta_group::1");
     bool hint = take_cache_hint(p);

@@ -96,7 +96,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = sim_config.sms;
         break;
     case ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-        *value = 2048;
+        *value = sim_config.threads_per_sm;
         break;
     case ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         *value = sim_config.capability / 10;
@@ -111,7 +111,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = sim_config.smem_per_cta;
         break;
     case ATTRIBUTE_CLUSTER_LAUNCH:
-        *value = sim_config.capability >= 90;
+        *value = sim_has_clusters();
         break;
     default:
         return fail(CUDA_ERROR_INVALID_VALUE, "ptxsim: a device attribute that it does not know");
@@ -278,7 +278,7 @@ static const char *why_not(const launch *l, const entry *e)
         return "ptxsim: more dynamic shared memory than the kernel was allowed";
     if ((int)(l->smem_bytes + l->program->static_smem) > sim_config.smem_per_cta)
         return "ptxsim: more shared memory than a CTA can have";
-    if (peers > 1 && sim_config.capability < 90) return "ptxsim: clusters need compute capability 9.0";
+    if (peers > 1 && !sim_has_clusters()) return "ptxsim: clusters need compute capability 9.0, and 12.0 has none";
     if (peers > MOST_PEERS) return "ptxsim: more than 16 CTAs in a cluster";
     if (peers > PORTABLE_PEERS && !e->large_clusters)
         return "ptxsim: more than 8 CTAs in a cluster want CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED";
@@ -291,7 +291,8 @@ static uint32_t resident_ctas(const launch *l)
 {
     uint32_t threads = l->block.x * l->block.y * l->block.z;
     uint32_t bytes = l->smem_bytes + l->program->static_smem + 1024;
-    uint32_t per_sm = 2048 / ((threads + 31) / 32 * 32), by_smem = (uint32_t)sim_config.smem_per_sm / bytes;
+    uint32_t per_sm = (uint32_t)sim_config.threads_per_sm / ((threads + 31) / 32 * 32);
+    const uint32_t by_smem = (uint32_t)sim_config.smem_per_sm / bytes;
     if (per_sm > by_smem) per_sm = by_smem;
     if (per_sm > (uint32_t)sim_config.ctas_per_sm) per_sm = (uint32_t)sim_config.ctas_per_sm;
     return (per_sm ? per_sm : 1) * (uint32_t)sim_config.sms;

@@ -1,4 +1,4 @@
-/* Executes ldmatrix, stmatrix, movmatrix and mma. */
+/* Executes ldmatrix, stmatrix, movmatrix and mma, also of block-scaled e2m1. */
 #include "exec_memory.h"
 #include "exec_value.h"
 #include "machine/fragment.h"
@@ -92,6 +92,44 @@ step sim_exec_mma(run *r, const insn *in)
         d[k] = at(r, in->list[k]);
     }
     num_mma_sync(r->launch->mma, in->a_type, in->vec, &from, d);
+    r->stats.mmas++;
+    return STEP_NEXT;
+}
+
+/* mma.m16n8k64 of e2m1 with a scale for each 16 elements. op: lanes 4 g + 2 op and the next have the scales of rows g
+ * and g + 8 of A; a_type: lane 4 g + a_type has those of column g of B. What other lanes have there is not read.
+ * list d, a, b, c, sfa, sfb. */
+step sim_exec_mma_scaled(run *r, const insn *in)
+{
+    uint8_t a[16][64], b[8][64], sfa[16][4], sfb[8][4];
+    uint32_t d[16][8];
+    const uint32_t *of_d = in->list, *of_a = of_d + 4, *of_b = of_a + 4, *of_c = of_b + 2, *of_scales = of_c + 4;
+    if (!sim_gather(r, ALL_LANES)) return STEP_WAIT;
+    ACTIVE(r)
+    {
+        const uint32_t g = i / 4, t = i % 4;
+        for (uint32_t q = 0; q < 4; q++) {
+            const uint32_t codes = (uint32_t)sim_lane(r, of_a[q], 4, i);
+            for (uint32_t k = 0; k < 8; k++)
+                a[g + 8 * (q % 2)][32 * (q / 2) + 8 * t + k] = codes >> 4 * k & 15;
+            d[g + 8 * (q / 2)][2 * t + q % 2] = (uint32_t)sim_lane(r, of_c[q], 4, i);
+        }
+        for (uint32_t q = 0; q < 2; q++) {
+            const uint32_t codes = (uint32_t)sim_lane(r, of_b[q], 4, i);
+            for (uint32_t k = 0; k < 8; k++)
+                b[g][32 * q + 8 * t + k] = codes >> 4 * k & 15;
+        }
+        for (uint32_t j = 0; j < 4; j++) {
+            if (t / 2 == in->op) sfa[g + 8 * (t % 2)][j] = (uint8_t)(sim_lane(r, of_scales[0], 4, i) >> 8 * j);
+            if (t == in->a_type) sfb[g][j] = (uint8_t)(sim_lane(r, of_scales[1], 4, i) >> 8 * j);
+        }
+    }
+    num_mma_nvf4(r->launch->mma, sim_config.zeros_win, 16, 8, a[0], sfa[0], b[0], sfb[0], d[0]);
+    ACTIVE(r)
+    {
+        for (uint32_t q = 0; q < 4; q++)
+            sim_put_lane(r, of_d[q], 4, i, d[i / 4 + 8 * (q / 2)][2 * (i % 4) + q % 2]);
+    }
     r->stats.mmas++;
     return STEP_NEXT;
 }

@@ -228,7 +228,7 @@ static void multiply_fp4(run *r, const tensor_op *op, cta *const ctas[2], uint32
         fetch_fp4(ctas[i], &o->b, op->shape.negate_b, b + i * o->columns * 64);
     fetch_scales(r, op, ctas[which], op->sfa, o->rows, sfa);
     fetch_scales(r, op, ctas[which], op->sfb, columns, sfb);
-    num_mma_nvf4(r->launch->mma, (int)o->rows, (int)columns, a, sfa, b, sfb, d);
+    num_mma_nvf4(r->launch->mma, sim_config.zeros_win, (int)o->rows, (int)columns, a, sfa, b, sfb, d);
     free(a), free(b), free(sfa), free(sfb);
 }
 

@@ -19,7 +19,7 @@
 #include "num_float.h"
 
 typedef struct {
-    int arch;               /* 80, 89, 90, 100, 120 */
+    int arch;               /* 80, 89, 90, 100, 120, 121 */
     int step_16;            /* products a step: f16 and bf16 */
     int step_8;             /* e4m3, e5m2 */
     int fraction_bits;      /* kept after the binary point when aligning */
@@ -43,10 +43,11 @@ void num_mma(const num_mma_model *model, num_format a_format, num_format b_forma
 /* kind::mxf4nvf4 with one scale per 16 elements, k = 64: D[m][n] += sum over the four blocks j of
  * sfa[m][j] sfb[n][j] * (sum of A[m][16j..] B[n][16j..]). A block's sum of products is exact; its scale's exponents
  * align it, its magnitude does not, and a block of products that cancel still does. a, b: an e2m1 code a byte, [m][64]
- * and [n][64]; sfa, sfb: [m][4] and [n][4] ue4m3 (the sign bit is ignored). A NaN scale gives NaN.
- * Published for mma.sync on sm_120 and for tcgen05; only hardware can settle the latter here. */
-void num_mma_nvf4(const num_mma_model *model, int m, int n, const uint8_t *a, const uint8_t *sfa, const uint8_t *b,
-                  const uint8_t *sfb, uint32_t *d);
+ * and [n][64]; sfa, sfb: [m][4] and [n][4] ue4m3 (the sign bit is ignored). A NaN scale gives NaN;
+ * with zeros_win not where its block's products add to zero, the other answer that hardware may give.
+ * Published for mma.sync on sm_120 and for tcgen05; only hardware can settle it here. */
+void num_mma_nvf4(const num_mma_model *model, bool zeros_win, int m, int n, const uint8_t *a, const uint8_t *sfa,
+                  const uint8_t *b, const uint8_t *sfb, uint32_t *d);
 
 /* ---- mma.sync ------------------------------------------------------------------------------------------------ */
 

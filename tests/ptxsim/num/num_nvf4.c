@@ -12,25 +12,26 @@ static const int16_t E2M1_HALVES[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, 
 typedef struct {
     int16_t halves[K];
     int32_t significand[BLOCKS], exponent[BLOCKS];
-    bool nan;
+    uint8_t nans; /* bit j: block j's scale */
 } row_of_a;
 
 typedef struct {
     short_lanes halves[K];
     lanes significand[BLOCKS], exponent[BLOCKS];
-    bool nan[LANES];
+    uint8_t nans[LANES];
 } columns_of_b;
 
 static row_of_a load_row(const uint8_t *elements, const uint8_t *scales)
 {
-    row_of_a row = {.nan = false};
+    row_of_a row = {.nans = 0};
     for (int k = 0; k < K; k++)
         row.halves[k] = E2M1_HALVES[elements[k] & 15];
     for (int j = 0; j < BLOCKS; j++) {
         num_parts parts = num_unpack(NUM_E4M3, scales[j] & 0x7F);
-        row.nan |= parts.special;
-        row.significand[j] = (int32_t)parts.significand;
-        row.exponent[j] = parts.significand ? parts.exponent : ZERO_EXPONENT;
+        if (parts.special) row.nans |= (uint8_t)(1 << j);
+        const bool zero = parts.special || !parts.significand;
+        row.significand[j] = zero ? 0 : (int32_t)parts.significand;
+        row.exponent[j] = zero ? ZERO_EXPONENT : parts.exponent;
     }
     return row;
 }
@@ -45,7 +46,7 @@ static void load_columns(const uint8_t *elements, const uint8_t *scales, columns
             b->significand[j][lane] = column.significand[j];
             b->exponent[j][lane] = column.exponent[j];
         }
-        b->nan[lane] = column.nan;
+        b->nans[lane] = column.nans;
     }
 }
 
@@ -123,14 +124,28 @@ FOR_AVX2 static void accumulate_avx2(int fraction_bits, const row_of_a *a, const
     accumulate_lanes(fraction_bits, a, b, d);
 }
 
-static void accumulate(int fraction_bits, const row_of_a *a, const columns_of_b *b, uint32_t *d)
+/* Whether a NaN scale reaches the sum of a column: zeros_win where the block's products add to nothing, it does not. */
+static bool nan_reaches(bool zeros_win, const row_of_a *a, const columns_of_b *b, int lane)
+{
+    const int nans = a->nans | b->nans[lane];
+    if (!zeros_win) return nans;
+    for (int j = 0; j < BLOCKS; j++) {
+        int sum = 0;
+        for (int k = j * BLOCK; k < (j + 1) * BLOCK; k++)
+            sum += a->halves[k] * b->halves[k][lane];
+        if (nans >> j & 1 && sum) return true;
+    }
+    return false;
+}
+
+static void accumulate(int fraction_bits, bool zeros_win, const row_of_a *a, const columns_of_b *b, uint32_t *d)
 {
     uint32_t c[LANES];
     memcpy(c, d, sizeof c);
     (num_has_avx2() ? accumulate_avx2 : accumulate_anywhere)(fraction_bits, a, b, d);
     for (int j = 0; j < LANES; j++) {
         bool special = (c[j] & 0x7F800000) == 0x7F800000;
-        if (a->nan || b->nan[j] || num_is_nan(NUM_F32, c[j])) {
+        if (num_is_nan(NUM_F32, c[j]) || nan_reaches(zeros_win, a, b, j)) {
             d[j] = (uint32_t)num_nan(NUM_F32);
         } else if (special) {
             d[j] = c[j];
@@ -138,8 +153,8 @@ static void accumulate(int fraction_bits, const row_of_a *a, const columns_of_b 
     }
 }
 
-void num_mma_nvf4(const num_mma_model *model, int m, int n, const uint8_t *a, const uint8_t *sfa, const uint8_t *b,
-                  const uint8_t *sfb, uint32_t *d)
+void num_mma_nvf4(const num_mma_model *model, bool zeros_win, int m, int n, const uint8_t *a, const uint8_t *sfa,
+                  const uint8_t *b, const uint8_t *sfb, uint32_t *d)
 {
     row_of_a rows[NUM_MMA_MAX_M];
     for (int i = 0; i < m; i++)
@@ -148,6 +163,6 @@ void num_mma_nvf4(const num_mma_model *model, int m, int n, const uint8_t *a, co
         columns_of_b columns;
         load_columns(b + j * K, sfb + j * BLOCKS, &columns);
         for (int i = 0; i < m; i++)
-            accumulate(model->fraction_bits_nvf4, &rows[i], &columns, d + i * n + j);
+            accumulate(model->fraction_bits_nvf4, zeros_win, &rows[i], &columns, d + i * n + j);
     }
 }

@@ -172,10 +172,10 @@ def expected_nvf4(a, sfa, b, sfb, c):
     return oracle.round_exact("f32", sum(int(v / unit) for v, _ in terms) * unit, "rz")
 
 
-def mma_nvf4(a, sfa, b, sfb, c):
+def mma_nvf4(a, sfa, b, sfb, c, zeros_win=False):
     d = words(c).copy()
     operands = map(num.pointer, (a, sfa, b, sfb, d))
-    num.library().num_mma_nvf4(model(100), len(a), len(b), *operands)
+    num.library().num_mma_nvf4(model(100), zeros_win, len(a), len(b), *operands)
     return d
 
 
@@ -201,6 +201,20 @@ def test_nvf4_specials():
     sum64, nan = 0x42800000, 0x7FFFFFFF
     want = [sum64, nan, sum64, 0x7F800000, 0xFF800000, nan, 0x42820000, sum64]
     assert d[0].tolist() == want
+
+
+def test_a_nan_scale_of_zeros_may_count_or_not():
+    a, b = np.full((1, 64), 2, np.uint8), np.full((8, 64), 2, np.uint8)
+    sfa, sfb = np.full((1, 4), 0x38, np.uint8), np.full((8, 4), 0x38, np.uint8)
+    b[0, 16:32], sfb[0, 1] = 0, 0x7F  # zeros; products that cancel; one that does not; -NaN
+    b[1, 16:32], sfb[1, 1] = np.resize([1, 9], 16), 0x7F
+    b[2, 16:31], sfb[2, 1] = 0, 0x7F
+    b[3, 16:32], sfb[3, 1] = 8, 0xFF
+    b[4, 16:32], sfb[4, 2] = 0, 0x7F  # of the next block
+    c, nan, sum48, sum64 = np.zeros((1, 8), np.uint32), 0x7FFFFFFF, 0x42400000, 0x42800000
+    assert mma_nvf4(a, sfa, b, sfb, c)[0].tolist() == [nan] * 5 + [sum64] * 3
+    want = [sum48, sum48, nan, sum48, nan] + [sum64] * 3
+    assert mma_nvf4(a, sfa, b, sfb, c, zeros_win=True)[0].tolist() == want
 
 
 def test_nvf4_sums_that_cancel_are_zero():

@@ -1,4 +1,4 @@
-"""What sm_100's instructions mean, changed on purpose in the simulator: some test must notice."""
+"""What Blackwell's instructions mean, changed on purpose in the simulator: a test must notice."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ pytestmark = [
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
-NOTICED_BY = ["tmem", "tcgen05", "tcgen05_order", "tcgen05_errors", "cancel"]
+NOTICED_BY = ["tmem", "tcgen05", "tcgen05_order", "tcgen05_errors", "cancel", "scaled_mma"]
 
 # file: {what is changed: (text, what it becomes)}
 CHANGES = {
@@ -117,6 +117,16 @@ CHANGES = {
         ),
         "loads are done at once": ("w->n_pending ? w->pending[0].count - 1 : w->count", "w->count"),
         "loads of one's own products need no commit": ("if ((queued && own) ||", "if (own ||"),
+    },
+    "exec/exec_matrix.c": {
+        "always the first lanes' scales of A": ("t / 2 == in->op", "t / 2 == 0"),
+        "always the first lanes' scales of B": ("t == in->a_type", "t == 0"),
+        "scales of A change rows": ("sfa[g + 8 * (t % 2)]", "sfa[g + 8 * (1 - t % 2)]"),
+        "A: eight rows, then K": (
+            "a[g + 8 * (q % 2)][32 * (q / 2)",
+            "a[g + 8 * (q / 2)][32 * (q % 2)",
+        ),
+        "a NaN scale always counts": ("mma, sim_config.zeros_win", "mma, false"),
     },
     "sync/cancel.c": {
         "clusters are counted, not CTAs": ("{x * c.x, y * c.y,", "{x, y,"),
