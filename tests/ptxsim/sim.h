@@ -331,9 +331,6 @@ extern config sim_config;
 void sim_configure(void);
 
 /* Clusters of several CTAs, and multicast to them. ptxas takes both for capability 12; its libraries forbid them. */
-static inline bool sim_has_clusters(void)
-{
-    return sim_config.capability >= 90 && sim_config.capability / 10 != 12;
-}
+static inline bool sim_has_clusters(void) { return sim_config.capability >= 90 && sim_config.capability / 10 != 12; }
 
 #endif
