@@ -176,5 +176,5 @@ static const char *sm120_row_why_not(const gemm_desc *d, const nk_settings *sett
     return d->list && d->list->is_activated ? GEMM_NO_ACTIVATED_LISTS : NULL;
 }
 
-static const gemm_row sm120_gemm_row = {.family = sm120_family_of, .why_not = sm120_row_why_not, .scales_rows = true};
+static const gemm_row sm120_gemm_row = {.family = sm120_family_of, .why_not = sm120_row_why_not};
 GEMM_CELLS(sm120)
