@@ -3,9 +3,7 @@
 import argparse
 import sys
 
-import nvfp4kern
-
-from . import machine
+from . import _C, machine
 
 SHAPES = {
     "gemv": "MxK[xL]",
@@ -210,7 +208,7 @@ def plan(operator, shape, tokens=None, weights="nvfp4", layout=None, device="cpu
     options = {"scale_layout": layout} if layout else {}
     if operator == "grouped_gemm" and len(arguments) == 5:
         options["offsets"] = arguments.pop()
-    return nvfp4kern.explain(operator, *arguments, **options)
+    return _C.explain(operator, *arguments, **options)
 
 
 def run(arguments):
