@@ -23,6 +23,7 @@ ARCHS = {  # folder of csrc -> what nvcc makes of its kernels
     ],
     "sm90": ["-gencode=arch=compute_90a,code=sm_90a"],
     "sm100": ["-gencode=arch=compute_100f,code=sm_100f"],  # for all of 10.x
+    "sm120": ["-gencode=arch=compute_120f,code=sm_120f"],  # for all of 12.x
 }
 FLAGS = "-O3 -std=c++17 -fmad=false -Xptxas=-v -Wno-deprecated-gpu-targets".split()
 COMPRESSION = "--compress-mode=size"

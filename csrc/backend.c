@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-extern const nk_backend nk_backend_cpu, nk_backend_sm90, nk_backend_sm100, nk_backend_sm80;
+extern const nk_backend nk_backend_cpu, nk_backend_sm90, nk_backend_sm100, nk_backend_sm120, nk_backend_sm80;
 
 /* A row, whether the build has it or left it out. */
 typedef struct listed_row {
@@ -22,6 +22,7 @@ static const listed_row rows[] = {
     ROW(cpu, NK_CPU, "any CPU tensor"),
     ROW(sm90, NK_CUDA, "H100, H200, GH200"),
     ROW(sm100, NK_CUDA, "B200, B300, GB200, GB300"),
+    ROW(sm120, NK_CUDA, "RTX 50, RTX PRO Blackwell, GB10"),
     ROW(sm80, NK_CUDA, "NVIDIA GPUs of compute capability 8.0 and newer"),
 };
 

@@ -39,6 +39,7 @@ OPERATORS_OF = {
     "sm90/kind_f16": OF_HALVES,
     "sm90/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated", "one launch"),
     "sm100/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS, "activated"),
+    "sm120/gemm": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
     "sm100/kind_f16": (
         "gemm",
         "dual_gemm",
@@ -50,7 +51,8 @@ OPERATORS_OF = {
     ),
 }
 FAMILIES = tuple(OPERATORS_OF)
-TYPES_OF = {"sm100/gemm": ("codes",), "sm100/kind_f16": ("16 bits",)}
+TYPES_OF = {"sm100/gemm": ("codes",), "sm120/gemm": ("codes",)}
+TYPES_OF["sm100/kind_f16"] = ("16 bits",)
 TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
 EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear"}
@@ -118,7 +120,8 @@ class Case(NamedTuple):
             return f"sm90_gemv_experts_{dtype}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
             return "sm100_route"  # of all tiles
-        name = "list_gemm" if self.operator == "list" and self.row == "sm100" else None
+        of_lists = {"sm100": "list_gemm", "sm120": "grouped_gemm"}
+        name = of_lists.get(self.row) if self.operator == "list" else None
         of_type = f"_{dtype}" if self.row == "sm90" else ""
         return f"{self.row}_{name or KERNELS[self.operator]}_{self.tile}{of_type}"
 

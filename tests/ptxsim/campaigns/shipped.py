@@ -11,7 +11,7 @@ import sys
 from .. import build
 from . import package
 
-SMS = {"8.0": 108, "9.0": 132, "10.0": 148}
+SMS = {"8.0": 108, "9.0": 132, "10.0": 148, "12.0": 170}
 
 
 def made(only=""):

@@ -20,9 +20,10 @@ from rows import TABLE
 from .. import build
 from . import package
 
-RESULTS = {row: build.HERE / "results" / f"{row}_tiles.json" for row in ("sm90", "sm100")}
-SMS = {"sm90": (132, 78, 3, 132, 114), "sm100": (3, 148, 1)}
-"""By the seed: an H200 and smaller ones, a B200, and so few that CTAs walk over many tiles."""
+SMS = {"sm90": (132, 78, 3, 132, 114), "sm100": (3, 148, 1), "sm120": (3, 170)}
+"""By the seed: an H200 and smaller ones, a B200, an RTX 5090, and so few that CTAs walk over many
+tiles."""
+RESULTS = {row: build.HERE / "results" / f"{row}_tiles.json" for row in SMS}
 ROWS_AT_ONCE = {"sm90": ("", "19")}
 """By the seed: calls are multiplied whole, or in slices."""
 FEW_SMS = 3

@@ -24,6 +24,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "every operator, every size": ["cuda/test_cuda.py", "-k", "writes_what or inputs_are_left"],
     "any workspace": ["cuda/test_cuda.py", "-k", "may_hold_anything and 255 and not 255-0"],
     "every tile": ["operators/test_tiles.py"],
+    "every tile, NaN times zero is zero": ["operators/test_tiles.py", "-k", "every_tile"],
     "tiles without room": ["operators/test_tiles.py", "-k", "room or every_tile and (t8 or w8)"],
     "gemv": [*DENSE, "operators/test_gemv.py", "-k", "test_gemv or of_gemv"],
     "gemv of few matrices": [
@@ -141,6 +142,7 @@ SMS = {
     "row_scale": 78,
 }
 LIMITS = {
+    "every tile, NaN times zero is zero": {"PTXSIM_NAN_TIMES_ZERO": "0"},
     "dual_gemm, the largest tile": {"NVFP4KERN_SM_LIMIT": "3"},
     "tiles without room": {"NVFP4KERN_SMEM_LIMIT": "101376"},
     "route by threads": {"NVFP4KERN_TILE": "sm100/route:l128"},

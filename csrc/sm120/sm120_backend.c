@@ -1,0 +1,16 @@
+/* The sm120 row of the backend table. */
+#include "sm120_backend.h"
+
+#include "cuda/cuda_row.h"
+
+const nk_backend nk_backend_sm120 = {
+    .name = "sm120",
+    .oldest = 120,
+    .newest = 129, /* what sm_120f's machine code runs on */
+    CUDA_ROW,
+    .families = (const nk_family *const[]){&sm120_gemm_family, NULL},
+    NK_GPU_CELL(sm120, gemm),
+    NK_GPU_CELL(sm120, dual_gemm),
+    NK_GPU_CELL(sm120, grouped_gemm),
+    NK_GPU_CELL(sm120, grouped_dual_gemm),
+};
