@@ -198,11 +198,12 @@ ROWS = {
                 "gemm_by_token",
                 "dual_gemm",
                 "dual_gemm_with_biases",
+                "dual_gemm_by_token",
                 "group_list",
                 "contiguous",
                 "contiguous_by_rows",
+                "contiguous_by_token",
                 "contiguous_dual",
-                "contiguous_dual_interleaved",
             ),
         ),
     )
