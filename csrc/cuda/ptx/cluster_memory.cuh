@@ -15,11 +15,4 @@ __device__ inline float4 ld_shared_cluster_v4(uint32_t at)
     return v;
 }
 
-/* Tells another CTA that this thread has read what that CTA copied here. Nothing that this thread wrote must be seen,
- * so the release is to this CTA alone: one to the cluster takes as long as a stage of the pipeline. */
-__device__ inline void mbarrier_arrive_read(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
-}
-
 #endif

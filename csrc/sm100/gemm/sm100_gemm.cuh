@@ -57,9 +57,9 @@
  *   responses->full[..]      1: the CTA's own warp 10, which also expects the bytes of the response             wait 0
  *   responses->empty[..]     only rank 0's is used. From each CTA of the cluster 4 + 3: one lane of each
  *                            epilogue warp, the threads of warps 8, 9 and 10; + 4 if arranges_sf()              wait 1
- *   cluster barrier          first: mbarriers are initialised, tensor memory is allocated. Second, of experts in
- *                            pairs: the leader's table can be read. Last: no CTA needs another one any more;
- *                            then warp 9 frees tensor memory
+ *   cluster barrier          first: mbarriers are initialised, all CTAs run; then warp 9 allocates tensor memory.
+ *                            Second, of experts in pairs: the leader's table can be read. Last: no CTA needs
+ *                            another one any more; then warp 9 frees tensor memory
  *
  * Tensor memory (512 columns): ACCUMULATORS x MMA_N columns of fp32 sums, twice as many for dual GEMMs; then SF_STAGES
  * x 16 columns of scale factors for each 128 rows. PTX orders a tcgen05.mma behind earlier tcgen05.cp, but no
@@ -180,6 +180,7 @@ __device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &l
         commit<C>(&s.accumulator_full[accumulator.stage], scheduler);
         accumulator.advance(C::ACCUMULATORS);
     });
+    if constexpr (C::CTA_GROUP == 2) drain_pipeline<C::ACCUMULATORS>(s.accumulator_empty, accumulator);
 }
 
 /* One thread of the follower: the leader's MMAs read the follower's stages, too. */
@@ -190,7 +191,7 @@ template <class C> __device__ inline void notify_leader(mxf4nvf4_smem<C> &s, con
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, load.advance(C::STAGES)) {
             wait_cta_group<C>(&s.full[load.stage], load.parity);
-            mbarrier_arrive_cluster(leader_barrier<C>(&s.full[load.stage], scheduler));
+            arrive_at_leader<C>(&s.full[load.stage], scheduler);
         }
     });
 }
@@ -235,14 +236,8 @@ __device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm1
             prefetch_tensormap(maps.of[operand]);
         init_mxf4nvf4_barriers<C>(s, params, rank % C::CTA_GROUP);
     }
-    if (warp == SM100_GEMM_MMA_WARP) {
-        tcgen05_alloc<C::CTA_GROUP>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
-        tcgen05_relinquish_alloc_permit<C::CTA_GROUP>();
-    }
-    __syncwarp();
-    sync_gemm_cluster<C>(); /* no tcgen05 fence here: each role that uses tensor memory has one behind its first wait */
+    const uint32_t tmem = alloc_tmem<C>(s, warp == SM100_GEMM_MMA_WARP);
     griddepcontrol_wait();
-    const uint32_t tmem = ld_shared(shared_address(&s.tmem));
     const mma_tile_scheduler scheduler = make_scheduler<C>(s, p, params, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         run_epilogue<C>(s, tmem, p, scheduler);
@@ -257,9 +252,7 @@ __device__ inline void run_mxf4nvf4(const code_maps &maps, const P &p, const sm1
     } else {
         if (elect_sync()) notify_leader<C>(s, scheduler);
     }
-    __syncwarp();
-    sync_gemm_cluster<C>();
-    if (warp == SM100_GEMM_MMA_WARP) tcgen05_dealloc<C::CTA_GROUP>(tmem, SM100_GEMM_TMEM_COLUMNS);
+    dealloc_tmem<C>(tmem, warp == SM100_GEMM_MMA_WARP);
 }
 
 #endif

@@ -239,6 +239,7 @@ __device__ inline void run_epilogue(SMEM &s, uint32_t tmem, const P &launch, con
         inbox.advance(1);
         accumulator.advance(C::ACCUMULATORS);
     });
+    if constexpr (C::SPLIT_K > 1) drain_pipeline<1>(&s.peers_ready, inbox);
 }
 
 #undef STORE_N

@@ -163,9 +163,7 @@ __device__ inline void produce_stages(mxf4nvf4_smem<C> &s, const code_maps &all_
             }
         }
     });
-#pragma unroll 1
-    for (int i = 0; i < C::STAGES; i++, load.advance(C::STAGES)) /* the last commits must not find this CTA gone */
-        mbarrier_wait_cluster_relaxed(shared_address(&s.empty[load.stage]), load.parity ^ 1);
+    drain_pipeline<C::STAGES>(s.empty, load);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -145,7 +145,7 @@ template <class C> __device__ inline int next_dynamic_tile(const mma_tile_schedu
     fence_proxy_async(); /* the next response overwrites this one */
     if (!is_thread) __syncwarp();
     if (is_thread || threadIdx.x % 32 == 0)
-        mbarrier_arrive_cluster(mapa(shared_address(&scheduler.responses->empty[state.stage]), 0));
+        mbarrier_arrive_remote(mapa(shared_address(&scheduler.responses->empty[state.stage]), 0));
     state.advance(SM100_GEMM_SCHEDULER_STAGES);
     return taken ? (int)(block / C::CLUSTER) : scheduler.tiles;
 }
@@ -188,6 +188,7 @@ template <class C> __device__ inline void query_launch_control(const mma_tile_sc
         if (asks) clusterlaunchcontrol_try_cancel(shared_address(&scheduler.responses->responses[state.stage]), full);
         state.advance(SM100_GEMM_SCHEDULER_STAGES);
     });
+    if (asks) drain_pipeline<SM100_GEMM_SCHEDULER_STAGES>(scheduler.responses->empty, state);
 }
 
 /* The rank of the leader CTA, which issues this CTA's MMAs. */
@@ -202,6 +203,20 @@ __device__ inline uint32_t leader_barrier(const uint64_t *barrier, const mma_til
 {
     return C::CTA_GROUP == 1 ? shared_address(barrier)
                              : mapa(shared_address(barrier), (uint32_t)leader_rank<C>(scheduler));
+}
+
+/* Tells the leader's MMA thread of what its MMAs read in this CTA, which no thread of the leader loads itself:
+ *   boxes and bulk copies     their bytes were counted at a barrier here, for which the arriving thread waited
+ *   scale factors of threads  each of them had fence.proxy.async behind its stores, before it arrived here: they are in
+ *                             this CTA's shared memory, as this CTA's tensor core will read it
+ *   tensor memory             tcgen05 fences on both sides order it, whatever the barrier's order
+ * CUTLASS and DeepGEMM arrive at a pair's leader in the same way. */
+template <class C> __device__ inline void arrive_at_leader(const uint64_t *barrier, const mma_tile_scheduler &scheduler)
+{
+    if constexpr (C::CTA_GROUP == 1)
+        mbarrier_arrive(shared_address(barrier));
+    else
+        mbarrier_arrive_remote(leader_barrier<C>(barrier, scheduler));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -243,7 +258,9 @@ __device__ inline mma_tile_scheduler make_scheduler(SMEM &s, const P &p, const s
     if constexpr (C::EXPERTS) {
         if (rank == 0) tabulate_experts<C>(s, experts, p.m);
         if constexpr (C::CLUSTER > 1) {
-            sync_gemm_cluster<C>();
+            __syncwarp();
+            barrier_cluster_arrive_aligned();
+            barrier_cluster_wait_aligned();
             if (rank != 0) copy_expert_table(s, experts.count);
         }
         __syncthreads();

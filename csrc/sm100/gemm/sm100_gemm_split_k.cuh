@@ -101,7 +101,7 @@ template <class C, typename SMEM> __device__ inline void release_inbox(SMEM &s, 
     if (threadIdx.x % 32 != 0) return;
 #pragma unroll
     for (int i = 1; i < C::SPLIT_K; i++)
-        mbarrier_arrive_cluster(
+        mbarrier_arrive_remote(
             mapa(shared_address(&s.peers_ready), peer_rank<C>(scheduler, (scheduler.split + i) % C::SPLIT_K)));
 }
 

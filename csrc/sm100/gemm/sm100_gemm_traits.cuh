@@ -95,15 +95,47 @@ __device__ inline void wait_tmem(const uint64_t *barrier, uint32_t parity)
     tcgen05_fence_after_thread_sync();
 }
 
-/* All threads of the cluster meet. */
-template <class C> __device__ inline void sync_gemm_cluster()
+/* Waits until all stages are empty again: the last arrivals from other CTAs must not find this one gone. */
+template <int STAGES> __device__ inline void drain_pipeline(const uint64_t *empty, pipeline_state next)
 {
+#pragma unroll 1
+    for (int i = 0; i < STAGES; i++, next.advance(STAGES))
+        mbarrier_wait_cluster_relaxed(shared_address(&empty[next.stage]), next.parity ^ 1);
+}
+
+/* All threads of the cluster meet, by whole warps. Of what they wrote only mbarriers that fence_mbarrier_init() has
+ * published are seen behind it: a release to the cluster waits for the whole GPU. */
+template <class C> __device__ inline void meet_cluster()
+{
+    __syncwarp();
     if constexpr (C::CLUSTER == 1) {
         __syncthreads();
     } else {
-        barrier_cluster_arrive_aligned();
+        barrier_cluster_arrive_relaxed_aligned();
         barrier_cluster_wait_aligned();
     }
+}
+
+/* The address of all tensor memory, for all threads, once one of them has initialised the mbarriers. A pair allocates
+ * together, and the peer must have been launched (PTX ISA, tcgen05.alloc): only behind the cluster's barrier it has.
+ * No tcgen05 fence here: each role that uses tensor memory has one behind its first wait. */
+template <class C, typename SMEM> __device__ inline uint32_t alloc_tmem(SMEM &s, bool is_mma_warp)
+{
+    if constexpr (C::CLUSTER > 1) meet_cluster<C>();
+    if (is_mma_warp) {
+        tcgen05_alloc<C::CTA_GROUP>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
+        tcgen05_relinquish_alloc_permit<C::CTA_GROUP>();
+    }
+    __syncwarp();
+    __syncthreads();
+    return ld_shared(shared_address(&s.tmem));
+}
+
+/* For all threads, at their end. */
+template <class C> __device__ inline void dealloc_tmem(uint32_t tmem, bool is_mma_warp)
+{
+    meet_cluster<C>(); /* no CTA needs another one any more; roles have waited for what was under way to them */
+    if (is_mma_warp) tcgen05_dealloc<C::CTA_GROUP>(tmem, SM100_GEMM_TMEM_COLUMNS);
 }
 
 #endif

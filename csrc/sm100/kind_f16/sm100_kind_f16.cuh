@@ -112,6 +112,7 @@ __device__ inline void issue_16bit_mmas(kind_f16_smem<C> &s, uint32_t tmem, bool
         commit<C>(&s.accumulator_full[accumulator.stage], scheduler);
         accumulator.advance(C::ACCUMULATORS);
     });
+    if constexpr (C::CTA_GROUP == 2) drain_pipeline<C::ACCUMULATORS>(s.accumulator_empty, accumulator);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -155,15 +156,8 @@ __device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm1
             prefetch_tensormap(maps.of[operand]);
         init_kind_f16_barriers<C>(s);
     }
-    /* From here to the scheduler as in sm100_gemm.cuh: the prologue is the same, the roles behind it are not. */
-    if (warp == C::MMA_WARP) {
-        tcgen05_alloc<C::CTA_GROUP>(shared_address(&s.tmem), SM100_GEMM_TMEM_COLUMNS);
-        tcgen05_relinquish_alloc_permit<C::CTA_GROUP>();
-    }
-    __syncwarp();
-    sync_gemm_cluster<C>(); /* needs no tcgen05 fence: each role has one behind its first wait */
+    const uint32_t tmem = alloc_tmem<C>(s, warp == C::MMA_WARP);
     griddepcontrol_wait();
-    const uint32_t tmem = ld_shared(shared_address(&s.tmem));
     const mma_tile_scheduler scheduler = make_scheduler<C>(s, p, params, experts, rank);
     if (warp < SM100_GEMM_EPILOGUE_WARPS) {
         run_epilogue<C>(s, tmem, p, scheduler);
@@ -180,9 +174,7 @@ __device__ inline void run_kind_f16(const code_maps &maps, const P &p, const sm1
         else
             decode_weights_to_tmem<C, false>(s, tmem, p, scheduler);
     }
-    __syncwarp();
-    sync_gemm_cluster<C>();
-    if (warp == C::MMA_WARP) tcgen05_dealloc<C::CTA_GROUP>(tmem, SM100_GEMM_TMEM_COLUMNS);
+    dealloc_tmem<C>(tmem, warp == C::MMA_WARP);
 }
 
 #endif

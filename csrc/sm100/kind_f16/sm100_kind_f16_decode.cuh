@@ -44,17 +44,6 @@ __device__ inline uint32_t valid_sf_mask(int64_t k, int step, int half)
     return rest >= SF_ATOM_COLS ? ~0u : rest > 0 ? (1u << 8 * rest) - 1 : 0;
 }
 
-/* The leader's barrier. The follower's arrivals also say that its tokens are there: its decode warps have waited for
- * them.
- */
-template <class C> __device__ inline void arrive_at_leader(const uint64_t *barrier, const mma_tile_scheduler &scheduler)
-{
-    if constexpr (C::CTA_GROUP == 1)
-        mbarrier_arrive(shared_address(barrier));
-    else
-        mbarrier_arrive_cluster(leader_barrier<C>(barrier, scheduler));
-}
-
 /* The decode warps: a thread has half a step of one row of each matrix. */
 template <class C, bool BF16, typename P>
 __device__ inline void decode_weights_to_tmem(kind_f16_smem<C> &s, uint32_t tmem, const P &launch,
@@ -89,12 +78,11 @@ __device__ inline void decode_weights_to_tmem(kind_f16_smem<C> &s, uint32_t tmem
             tcgen05_fence_before_thread_sync();
             __syncwarp();
             mbarrier_arrive_if(lane == 0, shared_address(&s.empty[load.stage]));
+            /* A follower's tokens, too, are there: its warps have waited for them. */
             if (lane == 0) arrive_at_leader<C>(&s.decoded_full[decoded.stage], scheduler);
         }
     });
-#pragma unroll 1
-    for (int i = 0; i < C::DECODED_STAGES; i++, decoded.advance(C::DECODED_STAGES)) /* as produce_16bit_stages() */
-        mbarrier_wait_cluster_relaxed(shared_address(&s.decoded_empty[decoded.stage]), decoded.parity ^ 1);
+    drain_pipeline<C::DECODED_STAGES>(s.decoded_empty, decoded);
 }
 
 #endif

@@ -67,9 +67,7 @@ __device__ inline void produce_16bit_stages(kind_f16_smem<C> &s, const code_maps
                            (int)t.n + scheduler.rank_in_pair * C::CTA_N, batch_of(SM100_GEMM_OPERAND_N), full);
         }
     });
-#pragma unroll 1
-    for (int i = 0; i < C::STAGES; i++, load.advance(C::STAGES)) /* the last commits must not find this CTA gone */
-        mbarrier_wait_cluster_relaxed(shared_address(&s.empty[load.stage]), load.parity ^ 1);
+    drain_pipeline<C::STAGES>(s.empty, load);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */

@@ -106,7 +106,6 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
     static_assert(sizeof(route_barriers) <= SM100_ROUTE_BARRIER_BYTES, "the host makes room");
     const int warp = (int)threadIdx.x / 32, cluster = params.expert_tiles * params.split_k;
     const route_cta_tile at = route_cta_tile_of(p, params, shared_memory);
-    griddepcontrol_launch_dependents();
     if (warp == SM100_ROUTE_PRODUCER_WARP && elect_sync()) {
         prefetch_tensormap(&w);
         prefetch_tensormap(&x);
@@ -117,6 +116,9 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
         tcgen05_relinquish_alloc_permit<1>();
     }
     __syncthreads(); /* each role has a tcgen05 fence of its own behind its wait, or is the warp that allocated */
+    /* Behind the allocation: a dependent that took the tensor memory first would wait for this kernel, and it for that.
+     */
+    griddepcontrol_launch_dependents();
     const uint32_t tmem = ld_shared(shared_address(&at.barriers.tmem));
     if (warp == SM100_ROUTE_PRODUCER_WARP) {
         if (elect_sync()) produce_route_stages(at, &w, &x);
@@ -134,6 +136,6 @@ extern "C" __global__ void __launch_bounds__(SM100_ROUTE_THREADS, 1)
     if (params.by_thread) return;
     route_cluster_tokens(at, p);
     if (cluster == 1) return;
-    barrier_cluster_arrive_aligned(); /* route_cluster_tokens() ends with converged warps */
+    barrier_cluster_arrive_relaxed_aligned(); /* route_cluster_tokens() ends with converged warps */
     barrier_cluster_wait_aligned();
 }

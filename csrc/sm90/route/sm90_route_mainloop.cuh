@@ -138,7 +138,7 @@ template <class C> __device__ inline void release_stage(const route_cta<C> &at, 
     if (C::CLUSTER == 1) {
         mbarrier_arrive_if(lane == 0, at.empty + 8 * stage);
     } else if (lane < C::CLUSTER) {
-        mbarrier_arrive_read(mapa(at.empty + 8 * stage, lane));
+        mbarrier_arrive_remote(mapa(at.empty + 8 * stage, lane));
     }
 }
 

@@ -19,20 +19,19 @@ POWER_OF_TWO = "of a division by a power of two: what is added is 0 for numbers 
 
 OF_TCGEN05 = {
     "no warp barrier, load_accumulator: __syncwarp": TOGETHER,
-    "no warp barrier, run_mxf4nvf4: __syncwarp (2 of 2)": TOGETHER,
+    "no warp barrier, meet_cluster: __syncwarp": TOGETHER,
+    "no warp barrier, alloc_tmem: __syncwarp": TOGETHER,
     "no warp barrier, run_epilogue: __syncwarp": (
         "the wait for loads before it is one instruction of the whole warp"
     ),
     "no fence after, wait_tmem: tcgen05_fence_after_thread_sync": (
         "if the MMA warp waits for its own MMAs, their commit is enough for the simulator"
     ),
-    "the cluster barrier releases nothing, sync_gemm_cluster: barrier_cluster_arrive_aligned": (
-        REMOTE
-    ),
+    "no wait at the mbarrier, drain_pipeline: mbarrier_wait_cluster_relaxed": REMOTE,
     "waits for the next barrier, wait_tmem: mbarrier_wait_cluster_relaxed": (
         "the first of two accumulators waits until the second is empty: later, and for both"
     ),
-    "the other comparison, run_mxf4nvf4: statement (16 of 20)": "warps 8 and 9 change places",
+    "the other comparison, run_mxf4nvf4: statement (15 of 19)": "warps 8 and 9 change places",
     "a constant more, produce_stages: shared_address (1 of 2)": (
         "whether batches share one operand N: no draw's tokens do, those of test_tiles.py do"
     ),
@@ -44,19 +43,14 @@ OF_TCGEN05 = {
         "the alpha behind the last, of an element that nobody stores; draws have memory there"
     ),
     "no proxy fence, next_dynamic_tile: fence_proxy_async": READ,
-    "arrives without releasing, next_dynamic_tile: mbarrier_arrive_cluster": LAST,
-    "arrives for its CTA alone, next_dynamic_tile: mbarrier_arrive_cluster": OVER,
-    "arrives for its CTA alone, release_inbox: mbarrier_arrive_cluster": OVER,
+    "arrives without releasing, next_dynamic_tile: mbarrier_arrive_remote": LAST,
     "waits for its CTA alone, query_launch_control: mbarrier_wait_cluster": OVER,
     "waits for its CTA alone, next_dynamic_tile: mbarrier_wait_cluster": NEAR,
     "waits for its CTA alone, wait_cta_group: mbarrier_wait_cluster": NEAR,
 }
 
 OF_SM100_KIND_F16 = OF_TCGEN05 | {
-    "arrives without releasing, arrive_at_leader: mbarrier_arrive_cluster": COPIED,
-    "arrives for its CTA alone, arrive_at_leader: mbarrier_arrive_cluster": COPIED,
-    "no warp barrier, run_kind_f16: __syncwarp (1 of 2)": TOGETHER,
-    "no warp barrier, run_kind_f16: __syncwarp (2 of 2)": TOGETHER,
+    "arrives without releasing, arrive_at_leader: mbarrier_arrive_remote": COPIED,
     "no warp barrier, decode_weights_to_tmem: __syncwarp (1 of 2)": TOGETHER,
     "no warp barrier, decode_weights_to_tmem: __syncwarp (2 of 2)": (
         "the wait for stores before it is one instruction of the whole warp"
@@ -79,9 +73,6 @@ OF_SM100_EXPERTS = OF_SM100_KIND_F16 | {
 OF_SM100_ROUTE = {
     "a comparison off by one, select_expert: statement (2 of 8)": (
         "which of two ways selects, where both are right: all groups kept, 32 groups, 128 experts"
-    ),
-    "the cluster barrier releases nothing, sm100_route: barrier_cluster_arrive_aligned": (
-        "it keeps memory there until others have read it; nobody reads what is behind it"
     ),
     "no wait for kernels before, sm100_route: elect_sync (2 of 3)": (
         "kernels run one after the other here, and the thread waits again"

@@ -110,7 +110,7 @@ class ServedKernel:
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER, json.dumps([calls, arguments])],
             env=os.environ
-            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000, scopes=1)
+            | build.environment(cc=cc, sms=sms, spin_limit=1_000_000, scopes=1, fenced_stores=1)
             | {"PYTHONPATH": os.pathsep.join(path), "NVFP4KERN_BACKEND": row}
             | variables,
             stdin=subprocess.PIPE,
