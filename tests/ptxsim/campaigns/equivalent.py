@@ -47,6 +47,10 @@ OF_TCGEN05 = {
     "waits for its CTA alone, query_launch_control: mbarrier_wait_cluster": OVER,
     "waits for its CTA alone, next_dynamic_tile: mbarrier_wait_cluster": NEAR,
     "waits for its CTA alone, wait_cta_group: mbarrier_wait_cluster": NEAR,
+    "waits for its CTA alone, send_sums_to_peers: mbarrier_wait_cluster": OVER,
+    "the other choice, advance: statement (3 of 4)": (
+        "scale factors stay in the first columns of tensor memory: copies wait for MMAs before them"
+    ),
 }
 
 OF_SM100_KIND_F16 = OF_TCGEN05 | {
@@ -71,6 +75,7 @@ OF_SM100_EXPERTS = OF_SM100_KIND_F16 | {
 }
 
 OF_SM100_ROUTE = {
+    "no warp barrier, load_16_sums: __syncwarp": TOGETHER,
     "a comparison off by one, select_expert: statement (2 of 8)": (
         "which of two ways selects, where both are right: all groups kept, 32 groups, 128 experts"
     ),
