@@ -278,7 +278,9 @@ FOREIGN = {
     "comparing": {"torch", "transformers", "tqdm", "matplotlib"},
     "transformers": {"torch", "transformers"},
     "peft": {"torch", "peft"},
+    "engines": {"torch"},
     "vllm": {"torch", "vllm"},
+    "sglang": {"torch", "sglang"},
     "comfy": {"torch", "comfy_kitchen"},
 }
 """What a folder imports, which whoever has it imports by name."""

@@ -5,6 +5,7 @@
 leave all others to vLLM. docs/vllm.md says what is served.
 """
 
+from ..engines.gate import register_unless
 from .gate import switch, why_not
 
 __all__ = ["register"]
@@ -19,17 +20,10 @@ def register() -> None:
         return
     from vllm.logger import init_logger
 
-    logger = init_logger("vllm.nvfp4kern")
-    try:
-        reason, wrong = why_not()
-        if reason is None:
-            from . import registering
+    register_unless(why_not, _register, "vLLM", init_logger("vllm.nvfp4kern"))
 
-            registering.register()
-    except (ImportError, AttributeError) as e:  # what it subclasses is gone
-        reason, wrong = f"vLLM lacks what it builds on: {e}", True
-    except Exception as e:  # vLLM calls this bare, for models without NVFP4, too
-        reason, wrong = f"{type(e).__name__}: {e}", True
-    if reason is not None:
-        say = logger.warning if wrong else logger.info
-        say("nvfp4kern leaves vLLM as it is: %s", reason)
+
+def _register() -> None:
+    from . import registering
+
+    registering.register()

@@ -1,11 +1,7 @@
-"""Linear layers of vLLM with NVFP4 weights, multiplied by nvfp4kern.gemm.
-
-A fused layer, such as qkv_proj, has a global scale for each shard. Ours keeps them apart: `alpha`
-is one number for each row. The input is quantised once, with the largest of the shards' scales.
-"""
+"""Linear layers of vLLM with NVFP4 weights: engines/linear.py in vLLM's parameters and methods."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,49 +17,18 @@ from vllm.model_executor.model_loader.reload.layerwise import LAYERWISE_INFO
 from vllm.model_executor.parameter import ModelWeightParameter, PerTensorScaleParameter
 from vllm.model_executor.utils import replace_parameter
 
-from .. import torch as nk
-from ..layout import SF_VEC
-from ..nn.frozen import E4M3
-from ..nn.linear import quantize_input, readable
-
-
-@dataclass(frozen=True)
-class Names:
-    """How a producer's files call a layer's tensors, and whether global scales are divisors."""
-
-    weight: str
-    weight_global: str
-    input_global: str
-    divisors: bool
-
-
-MODELOPT = Names("weight", "weight_scale_2", "input_scale", False)
-COMPRESSED = Names("weight_packed", "weight_global_scale", "input_global_scale", True)
+from ..engines import linear
+from ..engines.linear import COMPRESSED, MODELOPT, Names, product
 
 
 def create_weights(
     layer: nn.Module, names: Names, k: int, rows: list[int], weight_loader: Any, input_global: bool
 ) -> None:
-    """The parameters that vLLM fills from files.
-
-    k, rows: of this rank. rows: of each shard.
-    Raises ValueError for k that is no multiple of 16.
-    """
-    if k % SF_VEC:
-        raise ValueError(f"input_size_per_partition: {k}, expected a multiple of {SF_VEC}")
-    layer.logical_widths = rows
-    layer.input_size_per_partition, layer.output_size_per_partition = k, sum(rows)
-    stored = (names.weight, k // 2, torch.uint8), ("weight_scale", k // SF_VEC, E4M3)
-    for name, columns, dtype in stored:
-        value = torch.empty(sum(rows), columns, dtype=dtype)
-        own = ModelWeightParameter(
-            data=value, input_dim=1, output_dim=0, weight_loader=weight_loader
-        )
-        layer.register_parameter(name, own)
-    for name in (names.weight_global, names.input_global)[: 1 + input_global]:
-        value = torch.full((len(rows),), torch.nan, dtype=torch.float32)  # shows if never loaded
-        own = PerTensorScaleParameter(data=value, weight_loader=weight_loader)
-        layer.register_parameter(name, own)
+    of_scale = partial(PerTensorScaleParameter, weight_loader=weight_loader)
+    of_weight = partial(
+        ModelWeightParameter, input_dim=1, output_dim=0, weight_loader=weight_loader
+    )
+    linear.create_weights(layer, names, k, rows, input_global, of_weight, of_scale)
 
 
 def mark_missing(layer: nn.Module, names: Iterable[str]) -> None:
@@ -80,22 +45,6 @@ def mark_missing(layer: nn.Module, names: Iterable[str]) -> None:
             parameters[name].weight_loader(*call.args, **call.kwargs)
 
 
-def loaded(layer: nn.Module, name: str) -> Tensor:
-    """A global scale for each shard. vLLM fills all of them from a file that has one for all.
-
-    Raises ValueError where one was not loaded.
-    """
-    value = getattr(layer, name).data.float()
-    missing = value.isnan().nonzero().flatten().tolist()
-    if missing:
-        where = getattr(layer, "prefix", type(layer).__name__)
-        raise ValueError(
-            f"{where}.{name}: was not loaded for shards {missing} of {len(value)}; is this layer "
-            "NVFP4 in the files?"
-        )
-    return value
-
-
 def process_weights(layer: nn.Module, names: Names, w4a4: bool) -> None:
     """Makes of what was loaded what `product` reads. Synchronises with the device.
 
@@ -103,39 +52,16 @@ def process_weights(layer: nn.Module, names: Names, w4a4: bool) -> None:
     other weights into the same memory, which captured CUDA graphs read.
     """
     mark_missing(layer, (names.weight_global, names.input_global))
-    scales = loaded(layer, names.weight_global)
-    alpha = 1 / scales if names.divisors else scales
-    if w4a4:
-        given = loaded(layer, names.input_global)
-        if names.divisors:
-            given = given.min()
-            alpha = alpha / given
-        else:
-            given = given.max()
-            alpha = alpha * given
+    alpha, given = linear.factors(layer, names, w4a4)
+    if given is not None:
         replace_parameter(layer, "nvfp4_input_scale", given)
-    widths = torch.tensor(layer.logical_widths, device=alpha.device)
-    by_row = alpha[0].clone() if len(widths) == 1 else alpha.repeat_interleave(widths)
-    replace_parameter(layer, "nvfp4_alpha", by_row)
+    replace_parameter(layer, "nvfp4_alpha", alpha)
     weight = getattr(layer, names.weight).data
     for name in (names.weight_global, names.input_global, names.weight):
         if hasattr(layer, name):
             delattr(layer, name)
     layer.weight = nn.Parameter(weight, requires_grad=False)
     replace_parameter(layer, "weight_scale", layer.weight_scale.data)
-
-
-def product(layer: nn.Module, x: Tensor, bias: Tensor | None, w4a4: bool, inverse: bool) -> Tensor:
-    """[.., K] -> [.., N] of x's dtype."""
-    tokens = readable(x.reshape(-1, x.shape[-1]))
-    scales = None
-    if w4a4:
-        tokens, scales, _ = quantize_input(tokens, "static", layer.nvfp4_input_scale, inverse)
-    y = nk.gemm(
-        tokens, layer.weight, scales, layer.weight_scale,
-        alpha=layer.nvfp4_alpha, bias=bias, out_dtype=x.dtype,
-    )  # fmt: skip
-    return y.view(*x.shape[:-1], y.shape[-1])
 
 
 @register_weight_loader_v2_supported_method

@@ -4,11 +4,11 @@ import json
 import logging
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import vllm
+from said import Said, changed
 from vllm import envs, platforms
 from vllm.model_executor.layers import quantization
 
@@ -16,15 +16,6 @@ import nvfp4kern.vllm
 
 METHODS = ("modelopt_fp4", "modelopt_mixed", "compressed-tensors")
 KEY = "NVFP4KERN_VLLM"
-
-
-class Said(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def emit(self, record):
-        self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
 def state(said):
@@ -39,16 +30,6 @@ def state(said):
     }
     said.lines.clear()
     return found
-
-
-@contextmanager
-def changed(owner, name, value):
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def gpu(major, minor):

@@ -1,0 +1,1 @@
+"""What the plugins of vLLM and SGLang share. Knows neither."""
