@@ -36,13 +36,13 @@ def create_weights(
     k: int,
     rows: list[int],
     input_global: bool,
-    of_weight: Callable[[Tensor], nn.Parameter],
-    of_scale: Callable[[Tensor], nn.Parameter],
+    of_weight: Callable[..., nn.Parameter],
+    of_scale: Callable[..., nn.Parameter],
 ) -> None:
     """The parameters that an engine fills from files.
 
-    k, rows: of this rank. rows: of each shard. of_weight, of_scale: the engine's parameter of a
-    matrix, and of a number for each shard.
+    k, rows: of this rank. rows: of each shard. of_weight(data=), of_scale(data=): the engine's
+    parameter of a matrix, and of a number for each shard.
     Raises ValueError for k that is no multiple of 16.
     """
     if k % SF_VEC:
@@ -52,10 +52,10 @@ def create_weights(
     stored = (names.weight, k // 2, torch.uint8), ("weight_scale", k // SF_VEC, E4M3)
     for name, columns, dtype in stored:
         value = torch.empty(sum(rows), columns, dtype=dtype)
-        layer.register_parameter(name, of_weight(value))
+        layer.register_parameter(name, of_weight(data=value))
     for name in (names.weight_global, names.input_global)[: 1 + input_global]:
         value = torch.full((len(rows),), torch.nan, dtype=torch.float32)  # shows if never loaded
-        layer.register_parameter(name, of_scale(value))
+        layer.register_parameter(name, of_scale(data=value))
 
 
 def loaded(layer: nn.Module, name: str) -> Tensor:

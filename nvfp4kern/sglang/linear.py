@@ -22,8 +22,8 @@ from ..engines.linear import COMPRESSED, MODELOPT, Names, product
 def create_weights(
     layer: nn.Module, names: Names, k: int, rows: list[int], weight_loader: Any, input_global: bool
 ) -> None:
-    def of_scale(value: Tensor) -> nn.Parameter:
-        own = PerTensorScaleParameter(data=value, weight_loader=weight_loader)
+    def of_scale(data: Tensor) -> nn.Parameter:
+        own = PerTensorScaleParameter(data=data, weight_loader=weight_loader)
         set_weight_attrs(own, {"needs_scalar_to_array": True})  # files have one of no dimension
         return own
 

@@ -128,11 +128,10 @@ def fill(layer, form, name, seed=0, scale_of_inputs=0.01):
     if compressed:
         names = ["weight_packed", "weight_scale", "weight_global_scale", "input_global_scale"]
     for (shard, rows), value in zip(shards_of(name), GLOBALS, strict=False):
-        codes, scales, _ = nk.quantize(
-            torch.randn(rows, K, generator=random), data_dtype=torch.uint8
-        )
+        whole = nk.quantize(torch.randn(rows, K, generator=random), data_dtype=torch.uint8)
+        codes, scales, _ = whole
         of_weight, of_input = torch.tensor(value), torch.tensor(scale_of_inputs)
-        one = nk.dequantize(codes, scales, out_dtype=torch.float32).double()
+        one = nk.dequantize(whole, out_dtype=torch.float32).double()
         if compressed:
             meant.append(one / (1 / of_weight).double())
             of_weight, of_input = (1 / of_weight).reshape(1), (1 / of_input).reshape(1)
@@ -155,7 +154,7 @@ def inputs_of(form, x, scale=0.01):
     if form.startswith("ct"):
         options["global_scale_inverse"] = float(1 / torch.tensor(scale))
     codes, scales, _ = nk.quantize(x, **options)
-    ones = nk.dequantize(codes, scales, out_dtype=torch.float32).double()
+    ones = nk.dequantize((codes, scales, None), out_dtype=torch.float32).double()
     return ones * torch.tensor(scale).double()
 
 
