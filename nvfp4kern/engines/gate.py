@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 NATIVE = 10
-"""Compute capabilities from this on: engines have native NVFP4 kernels, and no such GPU ran ours."""
+"""Compute capabilities from this on: engines have native NVFP4 kernels; no such GPU ran ours."""
 
 
 def switch(variable: str) -> str:
