@@ -49,6 +49,7 @@ PORTABLE = {
         for kind in ("halves", "bfloats", "plain halves", "plain bfloats")
     ),
     "one_launch bfloats",
+    "scaled_by_token encoding codes",
 }
 """Products that portable kernels serve at every shape."""
 
