@@ -157,6 +157,12 @@ def test_pairs(name):
     assert code in found(body, group)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_different_sizes_are_found_whether_or_not_one_goes_ahead(seed):
+    code, body, group = PAIRS["different sizes"]
+    assert code in found(body, group, seeds=[seed])
+
+
 def test_a_commit_that_nobody_waits_for_ends_nothing():
     """Public kernels commit to barriers of their own CTA and exit: a warning, and D is right."""
     body = sm100.start(barriers=("full", "empty")) + ONCE[len(sm100.start()) :]
