@@ -130,6 +130,13 @@ def statement_at(source, line, column):
 # --- Who runs them ---
 
 
+class CrashedError(RuntimeError):
+    """A child touched memory that it has not, or the allocator's."""
+
+
+CRASHES = signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT
+
+
 def in_a_child(work, seconds=120):
     """What work() says, in a process of its own: a mutant may do anything. So many seconds of a
     core, since others may keep it."""
@@ -147,10 +154,12 @@ def in_a_child(work, seconds=120):
     os.close(write)
     with os.fdopen(read) as pipe:
         said = pipe.read()
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in CRASHES:
+        raise CrashedError(signal.Signals(os.WTERMSIG(status)).name)
     kind, _, what = said.partition(" ")
     if kind != "said":
-        raise RuntimeError(what or "the simulator crashed, or took too long")
+        raise RuntimeError(what or "the simulator took too long")
     return what
 
 

@@ -42,7 +42,11 @@ def noticed(path, seeds):
 print(json.dumps(mutants.in_a_child(kernel_of)), flush=True)
 for line in sys.stdin:
     path, seeds = json.loads(line)
-    print(json.dumps(mutants.in_a_child(lambda: noticed(path, seeds))), flush=True)
+    try:
+        said = mutants.in_a_child(lambda: noticed(path, seeds))
+    except mutants.CrashedError as crash:  # it wrote where an array of an earlier call was
+        said = str(crash)
+    print(json.dumps(said), flush=True)
 """
 CALLS = 8
 """Of a seed, where they are drawn."""

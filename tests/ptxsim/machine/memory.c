@@ -144,12 +144,18 @@ static uint32_t first_behind(const launch *l, uint64_t address) /* the first ext
     return low;
 }
 
+/* The last address may have none behind it. */
+static bool is_inside(uint64_t address, uint32_t bytes, uint64_t begin, uint64_t end)
+{
+    return address >= begin && address < end && bytes <= end - address;
+}
+
 bool sim_memory_find(run *r, uint64_t address, uint32_t bytes)
 {
-    if (address >= r->lo && address + bytes <= r->hi) return true;
+    if (is_inside(address, bytes, r->lo, r->hi)) return true;
     const extent *all = r->launch->extents;
     uint32_t at = first_behind(r->launch, address);
-    if (at == r->launch->n_extents || all[at].begin > address || address + bytes > all[at].end) return false;
+    if (at == r->launch->n_extents || !is_inside(address, bytes, all[at].begin, all[at].end)) return false;
     r->lo = all[at].begin;
     r->hi = all[at].end;
     r->first_bit = r->launch->first_bits[at];
@@ -227,11 +233,11 @@ uint8_t *sim_locate(run *r, const insn *in, uint32_t lane, space space, uint64_t
     case CLUSTER:
         return locate_shared(r, in, lane, space, address, bytes, how);
     case LOCAL:
-        if (address + bytes > r->program->local_bytes)
+        if (!is_inside(address, bytes, 0, r->program->local_bytes))
             return bad(r, in, lane, "out-of-bounds", "local", address, bytes, how, "");
         return r->warp->local + (size_t)lane * r->program->local_bytes + address;
     case PARAM:
-        if (how != READ || address + bytes > r->program->param_bytes)
+        if (how != READ || !is_inside(address, bytes, 0, r->program->param_bytes))
             return bad(r, in, lane, "out-of-bounds", "parameter", address, bytes, how, "");
         return (uint8_t *)(uintptr_t)r->launch->params + address;
     default:

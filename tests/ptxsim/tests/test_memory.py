@@ -19,6 +19,16 @@ def test_an_index_finds_no_other_allocation(behind):
     assert all((memory.array == 0).all() for memory in around)
 
 
+def test_the_last_addresses_are_nobodys():
+    """Though what lies behind them would be the first again."""
+    used = "ld.global.u32 %r3, [%rd0];"  # the allocation looked up last is asked first
+    last = "mov.u64 %rd1, -4; ld.global.u32 %r3, [%rd1];"
+    assert found(used + last, seeds=[0]) == {"out-of-bounds"}
+    assert found(
+        used + last.replace("ld", "st").replace("%r3, [%rd1]", "[%rd1], %r3"), seeds=[0]
+    ) == {"out-of-bounds"}
+
+
 SAME = "st.shared.{} [%r2], {}; bar.warp.sync -1; ld.shared.u32 %r3, [%r2];"
 
 

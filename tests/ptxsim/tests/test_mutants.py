@@ -4,6 +4,8 @@ python -m tests.ptxsim mutants tries larger samples.
 """
 
 import json
+import os
+import signal
 
 import anchors
 import pytest
@@ -137,6 +139,17 @@ def test_a_mutation_finds_its_places(name, becomes):
         )
         for text in (mutant.applied(TEXT), mutant.reached(TEXT)):
             gpu.Module(text).kernel("f")
+
+
+def test_a_crash_in_a_child_has_its_name():
+    """And what it raises, or says, comes back."""
+    with pytest.raises(mutants.CrashedError, match="SIGSEGV"):
+        mutants.in_a_child(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        mutants.in_a_child(lambda: str(1 // 0))
+    with pytest.raises(RuntimeError, match="too long"):
+        mutants.in_a_child(lambda: os.kill(os.getpid(), signal.SIGPROF))
+    assert mutants.in_a_child(lambda: "race out-of-bounds") == "race out-of-bounds"
 
 
 def test_a_sample_takes_from_every_kind():
