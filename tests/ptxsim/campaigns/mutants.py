@@ -130,11 +130,11 @@ def statement_at(source, line, column):
 # --- Who runs them ---
 
 
-class CrashedError(RuntimeError):
-    """A child touched memory that it has not, or the allocator's."""
-
-
 CRASHES = signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT
+
+
+class CrashedError(RuntimeError):
+    """One of CRASHES has ended a child. The message is its name."""
 
 
 def in_a_child(work, seconds=120):

@@ -144,7 +144,7 @@ static uint32_t first_behind(const launch *l, uint64_t address) /* the first ext
     return low;
 }
 
-/* The last address may have none behind it. */
+/* No sums: address + bytes may wrap around. */
 static bool is_inside(uint64_t address, uint32_t bytes, uint64_t begin, uint64_t end)
 {
     return address >= begin && address < end && bytes <= end - address;
