@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -170,6 +171,25 @@ def test_file_names_are_unique():
     assert sorted(set(names)) == names or sorted(set(names)) == sorted(names), (
         "two files share a name"
     )
+
+
+def test_files_of_tests_have_unique_names():
+    """pytest imports them by these alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("folder", ("nvfp4kern", "tests", "benchmarks"))
+def test_json_files_have_no_key_twice(folder):
+    """As a merge of two that add the same one has."""
+
+    def read(pairs):
+        keys = [key for key, _ in pairs]
+        assert sorted(set(keys)) == sorted(keys), path
+        return dict(pairs)
+
+    for path in (ROOT / folder).rglob("*.json"):
+        json.loads(path.read_text(), object_pairs_hook=read)
 
 
 @pytest.mark.parametrize("path", C_FILES, **relative)
