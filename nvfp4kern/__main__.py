@@ -189,7 +189,7 @@ CODE = """
 Machine code for 8.0 also runs on 8.6 and 8.9, for 10.0 on 10.3, for 12.0 on
 12.1.
 For other GPUs the driver compiles the PTX when a kernel is first needed.
-Only H200s (9.0) have run the kernels."""
+Only H100s and H200s (9.0) have run the kernels."""
 
 
 INDENT = " " * 9
