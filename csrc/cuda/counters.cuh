@@ -7,32 +7,27 @@
 #ifndef NK_COUNTERS_CUH
 #define NK_COUNTERS_CUH
 
-#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/global.cuh"
 
 #include <stdint.h>
 
 typedef unsigned long long counter_word;
 
-__device__ inline uint64_t counted(const uint64_t *counter, uint64_t base)
-{
-    return *(const volatile uint64_t *)counter - base;
-}
+/* What was written before the additions that are counted is seen behind it. */
+__device__ inline uint64_t counted(const uint64_t *counter, uint64_t base) { return ld_acquire_gpu(counter) - base; }
 
 /* For one thread. */
 __device__ inline void prepare_counter(uint64_t *counter, uint64_t base, uint64_t most)
 {
-    const uint64_t found = counted(counter, base);
-    if (found > most) atomicCAS((counter_word *)counter, (counter_word)(found + base), (counter_word)base);
+    const uint64_t found = *(const volatile uint64_t *)counter;
+    if (found - base > most) atomicCAS((counter_word *)counter, (counter_word)found, (counter_word)base);
 }
 
 /* Adds to a counter, by one thread, behind a barrier of its CTA: a thread that adds later sees what the CTA's threads
  * wrote before the barrier. Returns what was counted before. */
 __device__ inline uint64_t add_and_publish(uint64_t *counter, uint64_t base, uint64_t more)
 {
-    fence_acq_rel_gpu();
-    const uint64_t before = atomicAdd((counter_word *)counter, (counter_word)more) - base;
-    fence_acq_rel_gpu();
-    return before;
+    return atom_add_acq_rel_gpu(counter, more) - base; /* one fence in machine code, where two around it are two */
 }
 
 __device__ inline void spoil_counter(uint64_t *counter, uint64_t base) { *(volatile uint64_t *)counter = base - 1; }

@@ -47,7 +47,6 @@ __device__ inline work_range arrive_and_wait(const grid_barrier &m)
     while (!complete && clock64() - start < m.timeout)
         complete = (counted(&m.counters[ARRIVED], m.base) & arrivals) == m.ctas;
     if (!complete) complete = (add_and_publish(&m.counters[ARRIVED], m.base, m.timed_out) & arrivals) == m.ctas;
-    if (!very_last) fence_acq_rel_gpu();
     if (!complete) return {1, 1};
     if (very_last && before >= m.timed_out) return {0, 1};
     return {waiter, m.waiters};

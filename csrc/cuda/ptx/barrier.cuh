@@ -12,8 +12,6 @@ template <int THREADS> __device__ inline void bar_sync(int number)
 
 /* For all threads of all CTAs of the cluster; _aligned: a warp's lanes come together. What was written before the
  * arrival is seen behind the wait, of a relaxed one only initialised mbarriers. */
-__device__ inline void barrier_cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-
 __device__ inline void barrier_cluster_arrive_aligned()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -39,9 +37,5 @@ __device__ inline void barrier_cluster_wait_aligned()
 /* Asynchronous copies and MMAs after it see what this thread wrote to shared memory, and what it has seen written
  * there. */
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-/* What this thread did or has seen before, and then something that another thread of the GPU sees, is seen there behind
- * such a fence. Cheaper than __threadfence(), which also puts all such fences into one order. */
-__device__ inline void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 #endif

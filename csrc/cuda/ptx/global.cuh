@@ -1,8 +1,27 @@
-/* Global memory: accesses that CUDA C has no type for. */
+/* Global memory: accesses that CUDA C has no type for, and those whose memory order it has no words for. */
 #ifndef NK_GLOBAL_CUH
 #define NK_GLOBAL_CUH
 
 #include <stdint.h>
+
+/* Adds, and returns what was there. What this thread did or has seen before is seen by whoever reads the sum with
+ * acquire, and what others released to it is seen here. */
+__device__ inline uint64_t atom_add_acq_rel_gpu(uint64_t *at, uint64_t more)
+{
+    uint64_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(__cvta_generic_to_global(at)), "l"(more)
+                 : "memory");
+    return before;
+}
+
+__device__ inline uint64_t ld_acquire_gpu(const uint64_t *at)
+{
+    uint64_t v;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(__cvta_generic_to_global(at)) : "memory");
+    return v;
+}
 
 /* 32 aligned bytes at once, from sm_100 on. */
 __device__ inline void st_global_v8(void *at, const uint32_t v[8])

@@ -408,7 +408,7 @@ __device__ inline void run_gemm(const weight_maps &weights, const cuda_tensor_ma
         __syncthreads();
     }
     /* The barrier of either branch has made the mbarriers visible. */
-    if (C::CLUSTER == 2) barrier_cluster_arrive();
+    if (C::CLUSTER == 2) barrier_cluster_arrive_relaxed(); /* a release is a fence of the whole GPU */
     /* Registers of all warpgroups, as launched: 2 x 224 + 56 = 2 x 216 + 72 = 3 x 168, 3 x 152 + 56 = 4 x 128, and
      * 4 x 104 + 64 = 5 x 96. */
     if (warpgroup == C::WARPGROUPS * C::CONSUMER_GROUPS) {

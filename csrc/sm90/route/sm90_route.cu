@@ -18,11 +18,11 @@
  *   full[STAGES]    producers -> consumers     1 arrival, of this CTA's producer, + the stage's bytes, which   wait 0
  *                                              the producers of all CTAs of the cluster load
  *   empty[STAGES]   consumers -> producers     1 arrival a warp, of all CTAs of the cluster; not before the    wait 0
- *                                              first use of a stage
+ *                                              first use of a stage. The producer of a cluster waits for the
+ *                                              last ones, too: no CTA exits before the others have arrived
  *   __syncthreads   wgmmas are done -> sums take the pipeline's place -> sums are there; partial sums are written ->
  *                   the grid barrier -> the work range; logits of a turn are there -> routed -> the next turn
- *   cluster, begin  mbarriers are initialised before another CTA arrives at them or multicasts
- *   cluster, end    no CTA exits before the other CTAs have arrived at its mbarriers
+ *   cluster         mbarriers are initialised before another CTA arrives at them or multicasts
  *
  * Shared memory: see sm90_route_config.h. */
 #include "cuda/grid_barrier.cuh"
@@ -169,16 +169,12 @@ __device__ inline void multiply_and_route(const cuda_tensor_map &w, const cuda_t
     if (is_consumer) mma_tile<C>(at, warpgroup, sums);
     __syncthreads();
     if (is_consumer) store_sums_to_smem<C>((float *)smem, warpgroup, sums);
-    if (C::CLUSTER > 1) barrier_cluster_arrive_aligned();
     __syncthreads();
     if (at.tokens > 0) {
         if (q.arrivals > 1) publish_sums(at, p, q);
         route_turns<C, PLAIN>(at, p, q);
     }
-    if (C::CLUSTER > 1) {
-        __syncwarp();
-        barrier_cluster_wait_aligned();
-    }
+    if (C::CLUSTER > 1 && is_producer && elect_sync()) drain_pipeline<C>(at);
 }
 
 #define KERNEL(name, PLAIN, BF16, ...)                                                                \

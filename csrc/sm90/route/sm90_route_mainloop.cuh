@@ -130,6 +130,19 @@ __device__ inline void load_stages(const route_cta<C> &at, const cuda_tensor_map
     }
 }
 
+/* The same thread: until all CTAs of the cluster have read what they will of this CTA's stages. Then none of them
+ * arrives at its mbarriers any more. */
+template <class C> __device__ inline void drain_pipeline(const route_cta<C> &at)
+{
+    const int loaded = at.end - at.begin;
+    route_pipeline_state r = {loaded % C::STAGES, (uint32_t)(loaded / C::STAGES % 2)};
+#pragma unroll 1
+    for (int i = 0; i < C::STAGES; i++) {
+        mbarrier_wait(at.empty + 8 * r.stage, r.phase ^ 1);
+        advance_stage<C::STAGES>(r);
+    }
+}
+
 /* A consumer warp tells all CTAs that write to a stage that it is empty. */
 template <class C> __device__ inline void release_stage(const route_cta<C> &at, int stage)
 {
@@ -178,6 +191,7 @@ template <class C> __device__ inline void mma_tile(const route_cta<C> &at, int b
         advance_stage<C::STAGES>(r);
     }
     wgmma_wait_group<0>(sums);
+    if (C::CLUSTER > 1 && before >= 0) release_stage<C>(at, before); /* see drain_pipeline() */
 }
 
 /* Stores sums to shared memory, [token][PITCH], where the pipeline was. */

@@ -161,9 +161,6 @@ OF_WGMMA = OF_LISTS | {
     "no commit of products, multiply_word: wgmma_commit_group": APART,
     "a group of products more under way, multiply_word: wgmma_wait_group": APART,
     "no wait for products, multiply_word: wgmma_wait_group": APART,
-    "the cluster barrier releases nothing, run_gemm: barrier_cluster_arrive": (
-        "the peer needs a barrier's initialisation, which a fence of its own releases"
-    ),
     "a constant more, for_each_tile: statement (10 of 11)": POWER_OF_TWO,
     "an arrival more expected, init_gemm_barriers: mbarrier_init (3 of 4)": (
         "drawn calls of few steps fill the last of eight stages once; longer ones would hang"
@@ -221,9 +218,6 @@ OF_ROUTE = {
         "kernels run one after the other here, and the thread waits again"
     ),
     "no warp barrier, route_turns: __syncwarp (2 of 2)": "a CTA of eight tokens has one turn",
-    "the cluster barrier releases nothing, multiply_and_route: barrier_cluster_arrive_aligned": (
-        "it keeps memory there until others have arrived in it; nobody reads what is behind it"
-    ),
     "a constant more, route_turns: statement (25 of 28)": (
         "one part of sixteen is left out only where it is the last, and K has so many parts"
     ),
