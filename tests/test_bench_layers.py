@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
-from nvfp4kern.bench import exact, gaussian, measure
+from nvfp4kern.bench import baselines, exact, gaussian, measure
 from nvfp4kern.bench.shapes import OPERATORS, chosen
 
 DATA = pytest.mark.parametrize("data", [exact, gaussian], ids=["exact", "gaussian"])
@@ -26,6 +27,18 @@ def test_a_wrong_step_of_a_layer_is_seen(op, number, data):
             assert not case.right(out, 0), (layout, tensor.shape, tensor.dtype)
             tensor.copy_(kept)
         assert case.right(out, 0)
+
+
+@pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has no grouped_mm")
+@pytest.mark.parametrize("number", range(2))
+def test_experts_by_torch_are_ours(number):
+    case = measure.made(chosen(["quick"], ["experts"])[number], "cpu", gaussian, seed=0)
+    (call,), (out,) = case.calls[case.layout], case.outs[case.layout]
+    call()
+    (theirs,) = case.others[baselines.GATED_MM]()
+    assert case.agrees(theirs(), out)
+    out[-1].view(-1)[0] += 1 + out[-1].abs().max() * 20
+    assert not case.agrees(theirs(), out)
 
 
 def test_the_set_of_layers_is_whole():

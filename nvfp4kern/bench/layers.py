@@ -14,7 +14,7 @@ import nvfp4kern
 
 from . import baselines, gaussian, humming_layers
 from .case import Case, InOrder
-from .operands import Operand, Wide, alpha_of, near, poisoned
+from .operands import Operand, Wide, alpha_of, floats, near, poisoned
 from .others import combined, quantized_bytes
 from .products import LAYOUTS, halves
 from .timing import rotation
@@ -145,7 +145,19 @@ def experts(data, device, label, tokens, dtype, **sizes):
 
     outs = {layout: [poisoned_outs() for _ in sets] for layout in LAYOUTS}
     others = humming_layers.for_experts(sets, of.top, of.scale, device)
+    others[baselines.GATED_MM] = lambda: [in_bfloat16(*one, of.top, of.scale) for one in sets]
     return of.case(f"{label} {dtype}", sets, call, outs, right, of.rows, others=others)
+
+
+def in_bfloat16(x, up, down, offsets, rows, top, scale):
+    """The call of torch's own products, of weights dequantised beforehand."""
+    tokens, ends = floats(x, torch.bfloat16), offsets[1:]
+    up, down = (floats(w, torch.bfloat16) for w in (up, down))
+    down *= scale
+    product = lambda a, w: baselines.grouped_mm(a, w, ends)()  # noqa: E731
+    gather = baselines.fused(lambda tokens, at: tokens[at // top], x.device.type)
+    gate = baselines.fused(baselines.gate, x.device.type)
+    return InOrder([lambda: product(gate(product(gather(tokens, rows), up)), down)])
 
 
 ROUTED = 6
