@@ -104,8 +104,12 @@ class Engine:
         return statistics.median(b - a for a, b in itertools.pairwise(at))
 
     def _advance(self, tokens):
-        wanted = max(self.made.values()) + tokens
+        """Until those that have the fewest have so many more. Prompts that one step does not hold
+        get their first token some steps later than others, and stay behind by as many."""
+        wanted = min(self.made.values()) + tokens
         while min(self.made.values()) < wanted:
+            if not self.core.has_unfinished_requests():
+                raise RuntimeError(f"requests have ended: {min(self.made.values())} of {wanted}")
             for out in self.core.step():
                 self.made[out.request_id] += len(out.outputs[0].token_ids)
 

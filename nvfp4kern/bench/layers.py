@@ -155,8 +155,8 @@ def in_bfloat16(x, up, down, offsets, rows, top, scale):
     up, down = (floats(w, torch.bfloat16) for w in (up, down))
     down *= scale
     product = lambda a, w: baselines.grouped_mm(a, w, ends)()  # noqa: E731
-    gather = baselines.fused(lambda tokens, at: tokens[at // top], x.device.type)
-    gate = baselines.fused(baselines.gate, x.device.type)
+    gather = baselines.fused(lambda tokens, at: tokens[at // top], x.device)
+    gate = baselines.fused(baselines.gate, x.device)
     return InOrder([lambda: product(gate(product(gather(tokens, rows), up)), down)])
 
 

@@ -11,6 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import vllm_engine  # noqa: E402
+import vllm_remote  # noqa: E402
 import vllm_steps  # noqa: E402
 from vllm_model import Shape  # noqa: E402
 
@@ -49,6 +50,35 @@ def test_engines_are_checked_and_timed(tmp_path, monkeypatch, capsys, model, mis
     if model == "mixture":
         expected = {"NVFP4KernCompressedTensorsScheme": 4, "NVFP4KernCompressedTensorsMoEMethod": 2}
     assert ours == expected
+
+
+class Core:
+    """Gives each request a token a step: the second one from the third step on. `most` in all."""
+
+    def __init__(self, most):
+        self.steps, self.most = 0, most
+
+    def has_unfinished_requests(self):
+        return self.steps < self.most
+
+    def step(self):
+        self.steps += 1
+        token = [SimpleNamespace(token_ids=[5])]
+        made = ["a", "b"][: 1 + (self.steps > 2)]
+        return [SimpleNamespace(request_id=name, outputs=token) for name in made]
+
+
+def test_a_step_is_one_of_all_requests():
+    """Also where one had its first token earlier."""
+    engine = vllm_remote.Engine.__new__(vllm_remote.Engine)
+    engine.core, engine.made = Core(100), {"a": 0, "b": 0}
+    engine._advance(1)
+    assert engine.made == {"a": 3, "b": 1}
+    engine.decode(7)
+    assert engine.core.steps == 3 + vllm_remote.WARM + 7
+    engine.core.most = engine.core.steps
+    with pytest.raises(RuntimeError, match="requests have ended: 12 of 13"):
+        engine._advance(1)
 
 
 class Fake:
