@@ -2,9 +2,10 @@
 
 Gate and up keep their own global scales: `alpha` is one number for each row. A token is quantised
 once for all its experts, with the largest of their scales. Engines call the stack of gates and ups
-w13, and that of down w2.
+w13, which is up's alone for experts without a gate, and that of down w2.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,8 +44,8 @@ def largest(layer: nn.Module, name: str, divisors: bool) -> Tensor:
 
 
 def factors(layer: nn.Module, names: Names, stack: str, w4a4: bool) -> tuple[Tensor, Tensor | None]:
-    """Of what was loaded: a stack's `alpha`, [E, rows] of w13 and [E] of w2, and the scale of its
-    inputs.
+    """Of what was loaded: a stack's `alpha`, [E, rows] of gates and ups, else [E], and the scale of
+    its inputs.
 
     Their sizes do not depend on values. Synchronises with the device.
     """
@@ -53,7 +54,7 @@ def factors(layer: nn.Module, names: Names, stack: str, w4a4: bool) -> tuple[Ten
     if w4a4:
         given = largest(layer, f"{stack}_{names.input_global}", names.divisors)
         alpha = alpha / given if names.divisors else alpha * given
-    if stack == "w13":
+    if alpha.dim() == 2:
         alpha = alpha.repeat_interleave(layer.w13_weight_scale.shape[1] // 2, dim=1)
     return alpha, given
 
@@ -66,11 +67,15 @@ def product(
     w4a4: bool,
     inverse: bool,
     expert_map: Tensor | None = None,
+    *,
+    gated: bool = True,
+    **gating: Any,
 ) -> Tensor:
     """The weighted sum of what each token's experts make of it, [T, H] of x's dtype.
 
     ids, weights: [T, k]. An expert of -1 adds nothing.
     expert_map: where ids are those of all ranks, this rank's expert for each, or -1.
+    gating: activation and limit of grouped_dual_gemm; with gated=False activation of grouped_gemm.
     """
     ids, local = expert_ids(ids, len(x)), len(layer.w13_weight)
     of_rank: dict[str, Any] = {}
@@ -81,15 +86,15 @@ def product(
     a, scales = readable(x), None
     if w4a4:
         a, scales, _ = quantize_input(a, "static", layer.w13_nvfp4_input_scale, inverse)
-    first = a, layer.w13_weight, scales, layer.w13_weight_scale, offsets
-    options: dict[str, Any] = {"rows": rows, "rows_per_token": ids.shape[1]}
+    first = a, layer.w13_weight, scales, layer.w13_weight_scale
+    options = {"offsets": offsets, "rows": rows, "rows_per_token": ids.shape[1]} | gating
     options["alpha"] = layer.w13_nvfp4_alpha
+    up: Callable[..., Any] = nk.grouped_dual_gemm if gated else nk.grouped_gemm
     if w4a4:
         options |= static_scale(layer.w2_nvfp4_input_scale, inverse)
-        options |= {"quantized": True, "data_dtype": torch.uint8}
-        h, scales, _ = nk.grouped_dual_gemm(*first, **options)
+        h, scales, _ = up(*first, quantized=True, data_dtype=torch.uint8, **options)
     else:
-        h = nk.grouped_dual_gemm(*first, out_dtype=x.dtype, **options)
+        h = up(*first, out_dtype=x.dtype, **options)
     y = nk.grouped_gemm(
         h, layer.w2_weight, scales, layer.w2_weight_scale,
         offsets=offsets, alpha=layer.w2_nvfp4_alpha, out_dtype=x.dtype,

@@ -25,6 +25,8 @@ from ..layout import SF_VEC
 from ..nn.frozen import E4M3
 from .reloading import expect, watched
 
+ACTIVATIONS = {True: ("silu", "gelu", "gelu_tanh"), False: ("silu", "relu2")}
+"""Those that are ours, of experts with a gate and without one."""
 RUNNERS = ("auto", "marlin", "triton")
 """Of `--moe-runner-backend`: others shape weights or choose experts in ways of their own."""
 
@@ -32,15 +34,20 @@ RUNNERS = ("auto", "marlin", "triton")
 def why_not(layer: FusedMoE) -> str | None:
     """Why experts run by SGLang's own method, or None."""
     config, asked, parallel = layer.moe_runner_config, get_exec().moe, get_parallel()
-    limits = config.gemm1_alpha, config.gemm1_beta, config.gemm1_clamp_limit, config.swiglu_limit
+    of_swiglu = config.gemm1_alpha, config.gemm1_beta, config.gemm1_clamp_limit
+    gates, limit = "with a gate" if config.is_gated else "without a gate", config.swiglu_limit
+    silu = config.is_gated and config.activation == "silu"
     width, moves = config.intermediate_size_per_partition, get_moe_a2a_backend()
     moved = asked.enable_eplb or asked.ep_num_redundant_experts
     replicas = is_dp_attention_enabled() or parallel.moe_dp_size > 1
     reasons = {
-        f"a subclass of FusedMoE, {type(layer).__name__}": type(layer) is not FusedMoE,
-        f"activation {config.activation}": config.activation != "silu",
-        "experts without a gate": not config.is_gated,
-        "a limit or another factor of SwiGLU": any(each is not None for each in limits),
+        f"activation {config.activation} {gates}": (
+            config.activation not in ACTIVATIONS[config.is_gated]
+        ),
+        "factors of SwiGLU (gemm1_alpha)": any(each is not None for each in of_swiglu),
+        f"swiglu_limit {limit} of {config.activation} {gates}": (
+            limit is not None and not (silu and limit > 0)
+        ),
         "biases": layer.with_bias,
         "router weights that multiply the input": config.apply_router_weight_on_input,
         "results that are not summed": config.no_combine,
@@ -57,6 +64,7 @@ def why_not(layer: FusedMoE) -> str | None:
         f"{layer.hidden_size} columns of the input, no multiple of {SF_VEC}": (
             layer.hidden_size % SF_VEC
         ),
+        f"a subclass of FusedMoE, {type(layer).__name__}": type(layer) is not FusedMoE,
     }
     return next((what for what, so in reasons.items() if so), None)
 
@@ -76,18 +84,17 @@ def create_weights(
         load(parameter, value, weight_name, *args, **of)
 
     def register(name: str, shape: tuple[int, ...], dtype: torch.dtype, kind: Any) -> None:
-        scale = kind is kinds.TENSOR
-        data = (
-            torch.full(shape, torch.nan, dtype=dtype) if scale else torch.empty(shape, dtype=dtype)
-        )
-        parameter = nn.Parameter(data, requires_grad=False)
+        parameter = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        if kind is kinds.TENSOR:
+            parameter.data.fill_(torch.nan)  # so that one never loaded shows
         parameter.weight_loader, parameter.quant_method = load, kind.value
         layer.register_parameter(name, parameter)
         if name.endswith(names.input_global):
             parameter.weight_loader = load_input
             parameter._sglang_require_global_experts = True  # so that all ranks take one scale
 
-    for stack, rows, columns, shards in (("w13", 2 * width, k, (2,)), ("w2", k, width, ())):
+    up, of_up = (2 * width, (2,)) if layer.moe_runner_config.is_gated else (width, ())
+    for stack, rows, columns, shards in (("w13", up, k, of_up), ("w2", k, width, ())):
         local, f32 = layer.num_local_experts, torch.float32
         register(f"{stack}_{names.weight}", (local, rows, columns // 2), torch.uint8, kinds.BLOCK)
         register(f"{stack}_weight_scale", (local, rows, columns // SF_VEC), E4M3, kinds.BLOCK)
@@ -120,7 +127,10 @@ class Experts:
 
     def create_moe_runner(self, layer: FusedMoE, moe_runner_config: Any) -> None:
         """None: SGLang then gives `apply` ids of this rank's experts, and -1 for others."""
-        self.moe_runner_config = moe_runner_config
+        self.moe_runner_config = config = moe_runner_config
+        self.gating: dict[str, Any] = {"gated": config.is_gated, "activation": config.activation}
+        if config.swiglu_limit is not None:
+            self.gating["limit"] = config.swiglu_limit
 
     def restore_weights_before_loading(self, layer: FusedMoE) -> None:
         expect(layer)
@@ -142,7 +152,7 @@ class Experts:
         if factor is not None and common.is_cuda():  # elsewhere SGLang's models multiply results
             weights = weights * factor
         x, inverse = dispatch_output.hidden_states, self.NAMES.divisors
-        y = product(layer, x, routed.topk_ids, weights, self.w4a4, inverse)
+        y = product(layer, x, routed.topk_ids, weights, self.w4a4, inverse, **self.gating)
         return StandardCombineInput(hidden_states=y)
 
 

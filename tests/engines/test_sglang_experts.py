@@ -3,6 +3,7 @@ on one rank and on two, what a reload must bring, and what stays SGLang's."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -63,6 +64,8 @@ class Model(nn.Module):
         given |= {"prefix": f"{PREFIX}mlp.experts"} | (options or {})
         self.experts = FusedMoE(experts, HIDDEN, given.pop("width", INNER), 0, **given)
         names = "gate_proj", "down_proj", "up_proj"
+        if not given.get("is_gated", True):
+            names = "up_proj", "down_proj", "no such name"
         self.mapping = FusedMoE.make_expert_params_mapping(*names, experts)
 
     def load_weights(self, weights):
@@ -117,13 +120,16 @@ def routed(experts=EXPERTS, seed=5):
     return x, ids.int(), torch.rand(TOKENS, TOP_K, generator=random)
 
 
-def expected(form, meant, x, ids, weights, scales=(0.01, 0.02)):
+def gate_and_up(gate, up):
+    return nn.functional.silu(gate) * up
+
+
+def expected(form, meant, x, ids, weights, scales=(0.01, 0.02), act=gate_and_up):
     """The sum of experts in float64, and how much two roundings to bfloat16 may change it."""
     given, total, most = inputs_of(form, x, scales[0]), 0, 0
     for choice in range(ids.shape[1]):
-        gate, up, down = (meant[part][ids[:, choice].long()] for part in PARTS)
-        products = [torch.einsum("tnk,tk->tn", each, given) for each in (gate, up)]
-        h = nn.functional.silu(products[0]) * products[1]
+        *first, down = (each[ids[:, choice].long()] for each in meant.values())
+        h = act(*(torch.einsum("tnk,tk->tn", each, given) for each in first))
         if form.endswith("w4a4"):
             h = inputs_of(form, h.float(), scales[1])
         by = weights[:, choice, None].double()
@@ -159,6 +165,46 @@ def test_experts_that_sglang_loads_are_those_of_the_files(parallel, form):
     assert_close(form, run(layer, *given), expected(form, meant, *given))
     x, ids, weights = given
     assert run(layer, x[:0], ids[:0], weights[:0]).shape == (0, HIDDEN)
+
+
+def limited(gate, up):
+    return gate_and_up(gate.clamp(max=0.5), up.clamp(-0.5, 0.5))
+
+
+def gelu(gate, up, **how):
+    return nn.functional.gelu(gate, **how) * up
+
+
+@pytest.mark.parametrize("form", ["modelopt-w4a4", "ct-w4a16"])
+@pytest.mark.parametrize(
+    "options, act",
+    [
+        ({"swiglu_limit": 0.5}, limited),
+        ({"activation": "gelu"}, gelu),
+        ({"activation": "gelu_tanh"}, partial(gelu, approximate="tanh")),
+    ],
+)
+def test_gates(parallel, form, options, act):
+    files, meant = files_of(form)
+    layer = load(Model(form, options), files)
+    assert made_by(layer).startswith("NVFP4Kern")
+    given = routed()
+    assert_close(form, run(layer, *given), expected(form, meant, *given, act=act))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("activation", ["relu2", "silu"])
+def test_experts_without_a_gate(parallel, form, activation):
+    files, meant = files_of(form)
+    del meant["gate_proj"]
+    layer = load(
+        Model(form, {"is_gated": False, "activation": activation}),
+        {name: value for name, value in files.items() if "gate_proj" not in name},
+    )
+    assert layer.w13_weight.shape == (EXPERTS, INNER, HIDDEN // 2)
+    act = {"relu2": lambda up: up.relu().square(), "silu": nn.functional.silu}[activation]
+    given = routed()
+    assert_close(form, run(layer, *given), expected(form, meant, *given, act=act))
 
 
 @pytest.mark.parametrize("form", ["modelopt-w4a4", "ct-w4a4", "ct-w4a16"])
@@ -308,10 +354,13 @@ def test_what_is_not_served_says_why(parallel, caplog, monkeypatch):
     monkeypatch.setattr(configs, "_said", set())
     caplog.set_level(logging.WARNING, "sglang.nvfp4kern")
     cases = (
-        ({"activation": "gelu"}, "activation gelu"),
-        ({"is_gated": False}, "experts without a gate"),
-        ({"swiglu_limit": 7.0}, "a limit or another factor of SwiGLU"),
-        ({"gemm1_alpha": 1.702}, "a limit or another factor of SwiGLU"),
+        ({"activation": "situ"}, "activation situ with a gate"),
+        ({"is_gated": False, "activation": "gelu"}, "activation gelu without a gate"),
+        ({"gemm1_alpha": 1.702}, "factors of SwiGLU (gemm1_alpha)"),
+        (
+            {"swiglu_limit": 7.0, "activation": "gelu"},
+            "swiglu_limit 7.0 of gelu with a gate",
+        ),
         ({"with_bias": True}, "biases"),
         ({"apply_router_weight_on_input": True}, "router weights that multiply the input"),
         ({"no_combine": True}, "results that are not summed"),
