@@ -1,4 +1,7 @@
-"""What tests of nvfp4kern.sglang share: configs, and what layers read of their inputs."""
+"""What tests of nvfp4kern.sglang share: configs, servers, and what layers read of their inputs."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +27,23 @@ def registered():
     for table, old in zip(tables, before, strict=True):
         table.clear()
         table.update(old)
+
+
+@contextmanager
+def server(ep=(0, 1), tp=(0, 1), **asked):
+    """What SGLang knows in a process of a server with these arguments: (rank, size) among experts,
+    and among their columns."""
+    from sglang.srt.runtime_context import get_context, get_parallel
+
+    sizes = {"ep_size": ep[1], "tp_size": ep[1] * tp[1]} | asked
+    rank = ep[0] * tp[1] + tp[0]
+    ranks = {"moe_ep_rank": ep[0], "moe_tp_rank": tp[0], "tp_rank": rank, "attn_tp_rank": rank}
+    ranks |= dict.fromkeys(("pp_rank", "attn_dp_rank", "attn_cp_rank", "moe_dp_rank"), 0)
+    alone = SimpleNamespace(rank_in_group=0, world_size=1, is_first_rank=True, is_last_rank=True)
+    all_ranks = SimpleNamespace(rank_in_group=rank, world_size=sizes["tp_size"])
+    groups = {"tp_group": all_ranks, "pp_group": alone}
+    with get_context().override_server_args(**sizes), get_parallel().override(**groups, **ranks):
+        yield
 
 
 def config_of(form, **changed):
@@ -54,6 +74,14 @@ def config_of(form, **changed):
         name, given = "modelopt_fp4", {"quant_algo": algorithm, "group_size": 16, "ignore": []}
     given |= {"packed_modules_mapping": PACKED} | changed
     return quantization.get_quantization_config(name).from_config(given)
+
+
+def load(model, files):
+    """As SGLang loads a model's weights, and others in their place."""
+    from sglang.srt.model_loader.loader import DefaultModelLoader as Loader
+
+    Loader.restore_weights_before_loading(model, torch.device("cpu"))
+    Loader.load_weights_and_postprocess(model, iter(files.items()), torch.device("cpu"))
 
 
 def made_by(layer):

@@ -3,13 +3,14 @@ on one rank and on two, what a reload must bring, and what stays SGLang's."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
+import sglang_layers
 import torch
-from sglang_layers import FORMS, PREFIX, config_of, inputs_of, made_by, registered  # noqa: F401
+from sglang_layers import FORMS, PREFIX, config_of, inputs_of, made_by, registered, server  # noqa: F401
 from torch import nn
 
 import nvfp4kern.torch as nk
@@ -30,26 +31,14 @@ OURS = {"ct": "NVFP4KernCompressedTensorsMoEScheme"}
 
 @pytest.fixture
 def parallel():
-    """parallel(ep=(rank, size), tp=(rank, size), **asked): SGLang's experts on a rank of a server
-    with these arguments."""
-    from sglang.srt.runtime_context import get_context, get_parallel
+    """parallel(..): experts that are made later are those of `server(..)`."""
+    with ExitStack() as entered:
 
-    entered = []
+        def set_to(**asked):
+            entered.enter_context(server(**asked))
 
-    def set_to(ep=(0, 1), tp=(0, 1), **asked):
-        sizes = {"ep_size": ep[1], "tp_size": ep[1] * tp[1]} | asked
-        group = SimpleNamespace(rank_in_group=0, world_size=sizes["tp_size"])
-        server = get_context().override_server_args(**sizes)
-        server.__enter__()
-        entered.append(server)
-        rank = get_parallel().override(moe_ep_rank=ep[0], moe_tp_rank=tp[0], tp_group=group)
-        rank.__enter__()
-        entered.append(rank)
-
-    set_to()
-    yield set_to
-    for scope in reversed(entered):
-        scope.__exit__(None, None, None)
+        set_to()
+        yield set_to
 
 
 class Model(nn.Module):
@@ -83,11 +72,7 @@ class Model(nn.Module):
 
 
 def load(model, files):
-    """As SGLang loads a model's weights, and others in their place."""
-    from sglang.srt.model_loader.loader import DefaultModelLoader as Loader
-
-    Loader.restore_weights_before_loading(model, torch.device("cpu"))
-    Loader.load_weights_and_postprocess(model, iter(files.items()), torch.device("cpu"))
+    sglang_layers.load(model, files)
     return model.experts
 
 
