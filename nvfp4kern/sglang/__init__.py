@@ -1,9 +1,8 @@
-"""NVFP4 checkpoints in SGLang on our linear layers: installing both is all, SGLang finds the entry
-point.
+"""NVFP4 checkpoints in SGLang on our layers: installing both is all, SGLang finds the entry point.
 
 `register` puts subclasses in the place of SGLang's configs for "modelopt_fp4", "modelopt_mixed" and
-"compressed-tensors". They give NVFP4 linear layers our methods and leave all else to SGLang.
-docs/sglang.md says what is served.
+"compressed-tensors". They give NVFP4 linear layers and experts our methods and leave all else to
+SGLang. docs/sglang.md says what is served.
 """
 
 from ..engines.gate import register_unless

@@ -17,11 +17,14 @@ from torch import Tensor, nn
 
 from ..engines import linear
 from ..engines.linear import COMPRESSED, MODELOPT, Names, product
+from .reloading import expect, watched
 
 
 def create_weights(
     layer: nn.Module, names: Names, k: int, rows: list[int], weight_loader: Any, input_global: bool
 ) -> None:
+    weight_loader = watched(layer, (names.weight_global, names.input_global), weight_loader)
+
     def of_scale(data: Tensor) -> nn.Parameter:
         own = PerTensorScaleParameter(data=data, weight_loader=weight_loader)
         set_weight_attrs(own, {"needs_scalar_to_array": True})  # files have one of no dimension
@@ -35,6 +38,7 @@ def create_weights(
 
 def process_weights(layer: nn.Module, names: Names, w4a4: bool) -> None:
     """Derives what `product` reads from what was loaded. Synchronises with the device."""
+    expect(layer)
     alpha, given = linear.factors(layer, names, w4a4)
     copy_or_rebind_param(layer, "nvfp4_alpha", alpha)
     if given is not None:
@@ -63,6 +67,9 @@ class NVFP4KernModelOptLinearMethod(LinearMethodBase):
         k, rows = input_size_per_partition, output_partition_sizes
         layer.params_dtype = params_dtype
         create_weights(layer, MODELOPT, k, rows, load, True)  # W4A16 files may have one left over
+
+    def restore_weights_before_loading(self, layer: nn.Module) -> None:
+        expect(layer)
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         process_weights(layer, MODELOPT, self.w4a4)

@@ -1,7 +1,6 @@
-"""A mixture's experts of vLLM with NVFP4 weights, as two grouped products over all tokens.
+"""A mixture's experts of vLLM with NVFP4 weights: engines/experts.py in vLLM's methods.
 
-Parameters are vLLM's, and vLLM fills them. Gate and up keep their own global scales. A token is
-quantised once for all its experts, with the largest of their scales.
+Parameters are vLLM's, and vLLM fills them.
 """
 
 from typing import Any
@@ -16,10 +15,8 @@ from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tenso
 from vllm.model_executor.layers.quantization.modelopt import ModelOptNvFp4FusedMoE
 from vllm.model_executor.utils import replace_parameter
 
-from .. import torch as nk
+from ..engines.experts import STACKS, factors, global_names, product
 from ..layout import SF_VEC
-from ..nn.experts import expert_ids
-from ..nn.linear import quantize_input, readable, static_scale
 from .linear import COMPRESSED, MODELOPT, Names, mark_missing
 
 
@@ -48,24 +45,6 @@ def names(layer: RoutedExperts, prefix: str) -> list[str]:
     return [f"{prefix}.0.{part}" for part in parts]
 
 
-def loaded(layer: nn.Module, name: str) -> Tensor:
-    """Global scales. Raises ValueError for one that was not loaded."""
-    value = getattr(layer, name).data.float()
-    if bool(value.isnan().any()):
-        raise ValueError(f"{layer.layer_name}.{name}: not all were loaded")
-    return value
-
-
-def largest(layer: nn.Module, name: str, divisors: bool) -> Tensor:
-    """The largest input scale, or the smallest divisor. Files lack that of an expert that no token
-    of the calibration reached. Raises ValueError where all are missing."""
-    value = getattr(layer, name).data.float()
-    value = value[~value.isnan()]
-    if not value.numel():
-        raise ValueError(f"{layer.layer_name}.{name}: was not loaded")
-    return value.min() if divisors else value.max()
-
-
 class Experts:
     """What both formats' methods share.
 
@@ -82,33 +61,24 @@ class Experts:
 
     def create_weights(self, layer: nn.Module, *args: Any, **options: Any) -> None:
         super().create_weights(layer, *args, **options)  # type: ignore[misc]
-        for name in self._globals():
+        for name in global_names(self.NAMES):
             getattr(layer, name).data.fill_(torch.nan)  # so that one never loaded shows
-
-    def _globals(self) -> list[str]:
-        of = self.NAMES.weight_global, self.NAMES.input_global
-        return [f"{stack}_{name}" for stack in ("w13", "w2") for name in of]
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """As that of a linear layer."""
-        mark_missing(layer, self._globals())
-        inverse = self.NAMES.divisors
-        for stack in ("w13", "w2"):
-            alpha = loaded(layer, f"{stack}_{self.NAMES.weight_global}")
-            alpha = 1 / alpha if inverse else alpha
-            if not self.use_a16:
-                scale = largest(layer, f"{stack}_{self.NAMES.input_global}", inverse)
-                alpha = alpha / scale if inverse else alpha * scale
+        of_files = global_names(self.NAMES)
+        mark_missing(layer, of_files)
+        for stack in STACKS:
+            alpha, scale = factors(layer, self.NAMES, stack, not self.use_a16)
+            if scale is not None:
                 replace_parameter(layer, f"{stack}_nvfp4_input_scale", scale)
-            if stack == "w13":
-                alpha = alpha.repeat_interleave(layer.w13_weight_scale.shape[1] // 2, dim=1)
             replace_parameter(layer, f"{stack}_nvfp4_alpha", alpha)
             weight = getattr(layer, f"{stack}_{self.NAMES.weight}").data
             delattr(layer, f"{stack}_{self.NAMES.weight}")
             setattr(layer, f"{stack}_weight", nn.Parameter(weight, requires_grad=False))
             scales = f"{stack}_weight_scale"
             replace_parameter(layer, scales, getattr(layer, scales).data)
-        for name in self._globals():
+        for name in of_files:
             delattr(layer, name)
 
     def get_fused_moe_quant_config(self, layer: nn.Module) -> None:
@@ -123,30 +93,8 @@ class Experts:
         *_: Any,  # shared experts, which vLLM runs before where the method has no kernel of its own
         **__: Any,
     ) -> Tensor:
-        ids, local, mapped = expert_ids(topk_ids, len(x)), len(layer.w13_weight), layer.expert_map
-        of_rank = {}
-        if mapped is not None:  # -1, an expert of another rank, adds nothing
-            of_rank = {"expert_map": mapped, "num_local_experts": local}
-        experts = local if mapped is None else len(mapped)
-        _, offsets, rows, row_of = nk.sort_by_expert(ids, experts, **of_rank)
-        a, scales = readable(x), None
-        inverse = self.NAMES.divisors
-        if not self.use_a16:
-            a, scales, _ = quantize_input(a, "static", layer.w13_nvfp4_input_scale, inverse)
-        first = a, layer.w13_weight, scales, layer.w13_weight_scale, offsets
-        options: dict[str, Any] = {"rows": rows, "rows_per_token": ids.shape[1]}
-        options["alpha"] = layer.w13_nvfp4_alpha
-        if self.use_a16:
-            h, scales = nk.grouped_dual_gemm(*first, out_dtype=x.dtype, **options), None
-        else:
-            options |= static_scale(layer.w2_nvfp4_input_scale, inverse)
-            options |= {"quantized": True, "data_dtype": torch.uint8}
-            h, scales, _ = nk.grouped_dual_gemm(*first, **options)
-        y = nk.grouped_gemm(
-            h, layer.w2_weight, scales, layer.w2_weight_scale,
-            offsets=offsets, alpha=layer.w2_nvfp4_alpha, out_dtype=x.dtype,
-        )  # fmt: skip
-        return nk.combine(y, row_of, readable(topk_weights.float()), out_dtype=x.dtype)
+        inverse, mapped = self.NAMES.divisors, layer.expert_map
+        return product(layer, x, topk_ids, topk_weights, not self.use_a16, inverse, mapped)
 
 
 class NVFP4KernModelOptMoEMethod(Experts, ModelOptNvFp4FusedMoE):

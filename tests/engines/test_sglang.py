@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sglang_layers import FORMS, PREFIX, config_of, inputs_of, made_by, registered  # noqa: F401
 
 import nvfp4kern.torch as nk
 
@@ -24,26 +25,7 @@ pytestmark = [
 K = 96
 SHARDS = {"gate": 32, "up": 48}
 GLOBALS = [0.002, 0.008, 0.0005]  # of which SGLang takes the largest
-PACKED = {"gate_up_proj": ["gate_proj", "up_proj"], "qkv_proj": ["q_proj", "k_proj", "v_proj"]}
-FORMS = ("modelopt-w4a4", "modelopt-w4a16", "mixed-w4a4", "mixed-w4a16", "ct-w4a4", "ct-w4a16")
-PREFIX = "model.layers.0."
 LAYERS = ("mlp.gate_up_proj", "mlp.down_proj", "self_attn.qkv_proj", "self_attn.kv_b_proj")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered():
-    import sglang_on_cpus  # noqa: F401
-    from sglang.srt.layers import quantization
-
-    import nvfp4kern.sglang
-
-    tables = quantization.QUANTIZATION_METHODS, quantization.CPU_QUANTIZATION_METHODS
-    before = [dict(table) for table in tables]
-    nvfp4kern.sglang.register()
-    yield
-    for table, old in zip(tables, before, strict=True):
-        table.clear()
-        table.update(old)
 
 
 @pytest.fixture
@@ -65,35 +47,6 @@ def ranks():
         scope.__exit__(None, None, None)
 
 
-def config_of(form, **changed):
-    """SGLang's config of a checkpoint, by the names that it has for methods."""
-    from sglang.srt.layers import quantization
-
-    producer, inputs = form.split("-")
-    algorithm = "NVFP4" if inputs == "w4a4" else "W4A16_NVFP4"
-    if producer == "ct":
-        values = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
-        values |= {"symmetric": True, "dynamic": False}
-        group = {"weights": values, "targets": ["Linear"], "format": "nvfp4-pack-quantized"}
-        if inputs == "w4a4":
-            group["input_activations"] = values | {"dynamic": "local"}
-        name = "compressed-tensors"
-        given = {"format": "nvfp4-pack-quantized", "config_groups": {"group_0": group}}
-        given["ignore"] = ["lm_head"]
-    elif producer == "mixed":
-        name, given = "modelopt_mixed", {"quant_algo": "MIXED_PRECISION"}
-        parts = [part for parts in PACKED.values() for part in parts]
-        layers = {f"{PREFIX}mlp.{part}" for part in [*parts, "down_proj"]}
-        layers |= {f"{PREFIX}self_attn.{part}" for part in [*parts, "kv_b_proj"]}
-        given["quantized_layers"] = {
-            layer: {"quant_algo": algorithm, "group_size": 16} for layer in layers
-        }
-    else:
-        name, given = "modelopt_fp4", {"quant_algo": algorithm, "group_size": 16, "ignore": []}
-    given |= {"packed_modules_mapping": PACKED} | changed
-    return quantization.get_quantization_config(name).from_config(given)
-
-
 def layer_of(form, name, **changed):
     from sglang.srt.layers import linear
 
@@ -108,11 +61,6 @@ def layer_of(form, name, **changed):
     return linear.ColumnParallelLinear(K, 48, **options)
 
 
-def made_by(layer):
-    """The class of the layer's method; of its scheme, where it has one."""
-    return type(getattr(layer, "scheme", None) or layer.quant_method).__name__
-
-
 def shards_of(name):
     """A shard's id in SGLang's loaders, and its rows in the files."""
     if name.endswith("gate_up_proj"):
@@ -120,8 +68,9 @@ def shards_of(name):
     return [("q", 64), ("k", 32), ("v", 32)] if name.endswith("qkv_proj") else [(None, 48)]
 
 
-def fill(layer, form, name, seed=0, scale_of_inputs=0.01):
-    """Loads a random layer's files by SGLang's loader, and what they mean, in float64: [N, K]."""
+def fill(layer, form, name, seed=0, scale_of_inputs=0.01, without=None):
+    """Loads a random layer's files by SGLang's loader, but for tensors of one name, and what they
+    mean, in float64: [N, K]."""
     random, meant = torch.Generator().manual_seed(seed), []
     compressed = form.startswith("ct")
     names = ["weight", "weight_scale", "weight_scale_2", "input_scale"]
@@ -138,24 +87,12 @@ def fill(layer, form, name, seed=0, scale_of_inputs=0.01):
         else:
             meant.append(one * of_weight.double())
         for tensor, value in zip(names, (codes, scales, of_weight, of_input), strict=True):
-            if hasattr(layer, tensor):
+            if hasattr(layer, tensor) and tensor != without:
                 parameter = getattr(layer, tensor)
                 args = (parameter, value) if shard is None else (parameter, value, shard)
                 parameter.weight_loader(*args)
     layer.quant_method.process_weights_after_loading(layer)
     return torch.cat(meant)
-
-
-def inputs_of(form, x, scale=0.01):
-    """What the product reads of x, in float64."""
-    if form.endswith("w4a16"):
-        return x.double()
-    options = {"global_scale": scale, "data_dtype": torch.uint8}
-    if form.startswith("ct"):
-        options["global_scale_inverse"] = float(1 / torch.tensor(scale))
-    codes, scales, _ = nk.quantize(x, **options)
-    ones = nk.dequantize((codes, scales, None), out_dtype=torch.float32).double()
-    return ones * torch.tensor(scale).double()
 
 
 def assert_close(got, expected):
@@ -196,6 +133,32 @@ def test_a_reload_fills_the_same_memory(ranks, form):
     x = torch.randn(3, K, generator=torch.Generator().manual_seed(1)).bfloat16()
     got = layer.quant_method.apply(layer, x)
     assert_close(got, inputs_of(form, x, 0.02) @ meant.T)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_reload_without_a_global_scale_is_an_error(ranks, form):
+    """Not the old one beside new weights. All that is loaded after it is right again."""
+    layer = layer_of(form, LAYERS[0])
+    fill(layer, form, LAYERS[0])
+    names = "weight_scale_2", "input_scale"
+    if form.startswith("ct"):
+        names = "weight_global_scale", "input_global_scale"
+    for name in names[: 1 + form.endswith("w4a4")]:
+        with pytest.raises(ValueError, match=rf"{name}: was not loaded for shards \[0, 1\] of 2"):
+            fill(layer, form, LAYERS[0], seed=3, without=name)
+    meant = fill(layer, form, LAYERS[0], seed=3)
+    x = torch.randn(3, K, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert_close(layer.quant_method.apply(layer, x), inputs_of(form, x) @ meant.T)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_layer_of_which_files_have_nothing_stays(ranks, form):
+    layer = layer_of(form, LAYERS[0])
+    meant = fill(layer, form, LAYERS[0])
+    layer.quant_method.restore_weights_before_loading(layer)
+    layer.quant_method.process_weights_after_loading(layer)
+    x = torch.randn(3, K, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert_close(layer.quant_method.apply(layer, x), inputs_of(form, x) @ meant.T)
 
 
 @pytest.mark.parametrize("name", LAYERS[:3])
