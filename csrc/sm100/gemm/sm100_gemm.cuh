@@ -113,7 +113,8 @@ __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, 
                                  uint32_t quarter, int rest, bool accumulates)
 {
     constexpr int ATOM = SM100_GEMM_SF_ATOM_COLUMNS, SF_N = C::MATRICES * SM100_GEMM_SF_COLUMNS;
-    constexpr int UNROLL = FULL ? SM100_GEMM_K_BLOCKS : 1, MATRIX_BYTES = sizeof(stage.operand_m[0]);
+    constexpr int UNROLL = FULL ? SM100_GEMM_K_BLOCKS : 1, MATRIX_BYTES = sizeof(stage.operand_m[0]),
+                  OPERAND_N = offsetof(typename mxf4nvf4_smem<C>::stage, operand_n);
     const int blocks = FULL ? SM100_GEMM_K_BLOCKS : rest;
     const uint64_t atoms = sf_atom_descriptor(stage.sf), codes = codes_descriptor(stage.operand_m);
 #pragma unroll UNROLL
@@ -132,8 +133,8 @@ __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, 
         for (int matrix = 0; matrix < C::MATRICES; matrix++)
             tcgen05_mma_mxf4nvf4<C::CTA_GROUP>(
                 accumulator + matrix * C::MMA_N, tcgen05_descriptor_behind(block, matrix * MATRIX_BYTES),
-                tcgen05_descriptor_behind(block, C::MATRICES * MATRIX_BYTES),
-                mxf4nvf4_instruction(C::MMA_M, C::MMA_N), sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM,
+                tcgen05_descriptor_behind(block, OPERAND_N), mxf4nvf4_instruction(C::MMA_M, C::MMA_N),
+                sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM,
                 sf + SF_N + i * C::N_ATOM_ROWS * ATOM + quarter, accumulates || i > 0);
     }
 }
@@ -162,8 +163,8 @@ __device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &l
                                   const mma_tile_scheduler &scheduler)
 {
     pipeline_state load, accumulator, sf;
-    /* The step SF_STAGES before, whose columns this step overwrites. At first it is of the round before the first one,
-     * whose parity stages that begin empty have. */
+    /* The step SF_STAGES before, whose columns this step overwrites. At first there is none, and its parity is the one
+     * that stages have which begin empty. */
     pipeline_state reuse = {C::STAGES - C::SF_STAGES, 1};
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
         const int k_blocks = (int)nk_ceil_div(problem_of_tile(launch, t).k, SM100_GEMM_MMA_K);
