@@ -41,6 +41,15 @@ __device__ inline uint64_t tcgen05_descriptor(uint32_t at, int stride, int swizz
     return (uint64_t)(at >> 4 & 0x3FFF) | (uint64_t)(stride >> 4) << 32 | 1ull << 46 | (uint64_t)swizzle << 61;
 }
 
+/* Of what lies so many bytes behind: addresses of shared memory have 18 bits, so nothing is carried into other fields.
+ * The addition is PTX, of which ptxas makes one instruction; nvcc would take the descriptor's two words apart. */
+__device__ inline uint64_t tcgen05_descriptor_behind(uint64_t descriptor, int bytes)
+{
+    uint64_t behind;
+    asm("add.s64 %0, %1, %2;" : "=l"(behind) : "l"(descriptor), "l"((int64_t)(bytes >> 4)));
+    return behind;
+}
+
 /* 32 rows of 16 bytes, into all four quarters of the lanes; of each CTA of the group, out of its own shared memory. */
 template <int CTA_GROUP> __device__ inline void tcgen05_cp_32x128b_warpx4(uint32_t tmem, uint64_t matrix)
 {

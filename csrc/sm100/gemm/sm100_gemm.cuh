@@ -88,49 +88,54 @@ __device__ constexpr uint32_t mxf4nvf4_instruction(int mma_m, int mma_n)
     return 1u << 7 | 1u << 10 | (mma_n >> 3) << 17 | (mma_m >> 7) << 27;
 }
 
-/* Copies one atom, 32 rows of 16 bytes, to four columns; eight of these rows are a core matrix. In a pair each CTA's
- * atom comes from the same address of its own shared memory. */
-template <class C> __device__ inline void copy_sf_atom_to_tmem(uint32_t tmem, uint32_t atom)
+/* Atoms: 32 rows of 16 bytes, which a copy takes to four columns; eight of these rows are a core matrix. In a pair each
+ * CTA's atom comes from the same address of its own shared memory. */
+__device__ inline uint64_t sf_atom_descriptor(const void *atoms)
 {
-    tcgen05_cp_32x128b_warpx4<C::CTA_GROUP>(tmem, tcgen05_descriptor(atom, 8 * SF_QUAD_BYTES, TCGEN05_NO_SWIZZLE));
+    return tcgen05_descriptor(shared_address(atoms), 8 * SF_QUAD_BYTES, TCGEN05_NO_SWIZZLE);
 }
 
-/* One MMA's codes; the swizzle spans eight rows. */
-__device__ inline uint64_t codes_descriptor(const uint8_t *operand, int block)
+/* The codes of an MMA; the swizzle spans eight rows. */
+__device__ inline uint64_t codes_descriptor(const void *codes)
 {
-    return tcgen05_descriptor(shared_address(operand) + block * (SM100_GEMM_MMA_K / 2), 8 * SM100_GEMM_CODE_BYTES,
-                              TCGEN05_SWIZZLE_128B);
+    return tcgen05_descriptor(shared_address(codes), 8 * SM100_GEMM_CODE_BYTES, TCGEN05_SWIZZLE_128B);
 }
 
 /* Copies a stage's scale factors to tensor memory, then issues the stage's MMAs, which hardware orders behind the
  * copies. Columns from `sf` on: operand M's, [matrix][K block]; then operand N's, [K block][atom row], since one MMA
  * reads all its atom rows side by side. `quarter`: how many 32-row quarters (columns) of the first atom row come before
- * the tile. */
-template <class C>
+ * the tile.
+ *
+ * `rest`: the tile's K blocks from this stage on. FULL: they are a stage's or more. Then the stage is unrolled, and its
+ * descriptors and columns are sums with constants: half the instructions of the one thread that issues all. */
+template <class C, bool FULL>
 __device__ inline void mma_stage(const typename mxf4nvf4_smem<C>::stage &stage, uint32_t accumulator, uint32_t sf,
-                                 uint32_t quarter, int blocks, bool accumulates)
+                                 uint32_t quarter, int rest, bool accumulates)
 {
     constexpr int ATOM = SM100_GEMM_SF_ATOM_COLUMNS, SF_N = C::MATRICES * SM100_GEMM_SF_COLUMNS;
-#pragma unroll 1
+    constexpr int UNROLL = FULL ? SM100_GEMM_K_BLOCKS : 1, MATRIX_BYTES = sizeof(stage.operand_m[0]),
+                  OPERAND_N = offsetof(typename mxf4nvf4_smem<C>::stage, operand_n);
+    const int blocks = FULL ? SM100_GEMM_K_BLOCKS : rest;
+    const uint64_t atoms = sf_atom_descriptor(stage.sf), codes = codes_descriptor(stage.operand_m);
+#pragma unroll UNROLL
     for (int i = 0; i < blocks; i++) {
 #pragma unroll
-        for (int matrix = 0; matrix < C::MATRICES; matrix++)
-            copy_sf_atom_to_tmem<C>(sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM,
-                                    shared_address(stage.sf[matrix]) + sf_bytes_of_atoms(i));
-#pragma unroll
-        for (int atom = 0; atom < C::N_ATOM_ROWS; atom++)
-            copy_sf_atom_to_tmem<C>(sf + SF_N + (i * C::N_ATOM_ROWS + atom) * ATOM,
-                                    shared_address(stage.sf[C::MATRICES + atom]) + sf_bytes_of_atoms(i));
+        for (int row = 0; row < C::ATOM_ROWS; row++)
+            tcgen05_cp_32x128b_warpx4<C::CTA_GROUP>(
+                row < C::MATRICES ? sf + row * SM100_GEMM_SF_COLUMNS + i * ATOM
+                                  : sf + SF_N + (i * C::N_ATOM_ROWS + row - C::MATRICES) * ATOM,
+                tcgen05_descriptor_behind(atoms, row * SM100_GEMM_SF_BYTES + sf_bytes_of_atoms(i)));
     }
-#pragma unroll 1
+#pragma unroll UNROLL
     for (int i = 0; i < blocks; i++) {
+        const uint64_t block = tcgen05_descriptor_behind(codes, i * (SM100_GEMM_MMA_K / 2));
 #pragma unroll
         for (int matrix = 0; matrix < C::MATRICES; matrix++)
             tcgen05_mma_mxf4nvf4<C::CTA_GROUP>(
-                accumulator + matrix * C::MMA_N, codes_descriptor(stage.operand_m[matrix], i),
-                codes_descriptor(stage.operand_n, i), mxf4nvf4_instruction(C::MMA_M, C::MMA_N),
-                sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM, sf + SF_N + i * C::N_ATOM_ROWS * ATOM + quarter,
-                accumulates || i > 0);
+                accumulator + matrix * C::MMA_N, tcgen05_descriptor_behind(block, matrix * MATRIX_BYTES),
+                tcgen05_descriptor_behind(block, OPERAND_N), mxf4nvf4_instruction(C::MMA_M, C::MMA_N),
+                sf + matrix * SM100_GEMM_SF_COLUMNS + i * ATOM,
+                sf + SF_N + i * C::N_ATOM_ROWS * ATOM + quarter, accumulates || i > 0);
     }
 }
 
@@ -157,24 +162,29 @@ template <class C, typename P>
 __device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &launch,
                                   const mma_tile_scheduler &scheduler)
 {
-    pipeline_state load, reuse; /* reuse: the step SF_STAGES before, whose columns this step overwrites */
-    pipeline_state accumulator, sf;
-    int fresh = C::SF_STAGES; /* stages of scale factors that no MMA has read yet */
+    pipeline_state load, accumulator, sf;
+    /* The step SF_STAGES before, whose columns this step overwrites. At first there is none, and its parity is the one
+     * that stages have which begin empty. */
+    pipeline_state reuse = {C::STAGES - C::SF_STAGES, 1};
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
+        const int k_blocks = (int)nk_ceil_div(problem_of_tile(launch, t).k, SM100_GEMM_MMA_K);
+        const uint32_t quarter = (uint32_t)t.row_in_atom / SF_QUARTER_ROWS;
         wait_tmem(&s.accumulator_empty[accumulator.stage], accumulator.parity ^ 1);
 #pragma unroll 1
         for (int step = t.first_step; step < t.end_step; step++, load.advance(C::STAGES), sf.advance(C::SF_STAGES)) {
+            const auto &stage = s.stages[load.stage];
+            const uint32_t sums = tmem + accumulator.stage * C::ACCUMULATOR_COLUMNS;
+            const uint32_t sf_columns = tmem + C::SF_COLUMN + sf.stage * C::SF_STAGE_COLUMNS;
+            const int rest = k_blocks - step * SM100_GEMM_K_BLOCKS;
             wait_cta_group<C>(&s.full[load.stage], load.parity);
-            if (C::SF_STAGES < C::STAGES && fresh > 0) {
-                fresh--;
-            } else if (C::SF_STAGES < C::STAGES) {
+            if constexpr (C::SF_STAGES < C::STAGES) {
                 wait_tmem(&s.empty[reuse.stage], reuse.parity);
                 reuse.advance(C::STAGES);
             }
-            mma_stage<C>(s.stages[load.stage], tmem + accumulator.stage * C::ACCUMULATOR_COLUMNS,
-                         tmem + C::SF_COLUMN + sf.stage * C::SF_STAGE_COLUMNS,
-                         (uint32_t)t.row_in_atom / SF_QUARTER_ROWS,
-                         k_blocks_of_step(problem_of_tile(launch, t).k, step), step > t.first_step);
+            if (rest >= SM100_GEMM_K_BLOCKS)
+                mma_stage<C, true>(stage, sums, sf_columns, quarter, rest, step > t.first_step);
+            else
+                mma_stage<C, false>(stage, sums, sf_columns, quarter, rest, step > t.first_step);
             commit_stage<C>(&s.empty[load.stage], scheduler);
         }
         commit<C>(&s.accumulator_full[accumulator.stage], scheduler);

@@ -15,6 +15,7 @@ SCANNED = "the scan of experts ends with one, too, and without experts nothing i
 NEVER_FALLS = "offsets never fall, so the last end is the largest; only others make a difference"
 OF_NOBODY = "rows of no expert are prepared, too, which nothing reads"
 SHIFTED = "a mask behind a shift to the left: its lowest bit meets a zero"
+ALIGNED = "bits of an address that a descriptor shifts out, or that are 0 where stages begin"
 POWER_OF_TWO = "of a division by a power of two: what is added is 0 for numbers from 0 on"
 
 OF_TCGEN05 = {
@@ -50,6 +51,25 @@ OF_TCGEN05 = {
     "waits for its CTA alone, send_sums_to_peers: mbarrier_wait_cluster": OVER,
     "the other choice, advance: statement (3 of 4)": (
         "scale factors stay in the first columns of tensor memory: copies wait for MMAs before them"
+    ),
+    "a constant more, sf_atom_descriptor: tcgen05_descriptor": ALIGNED,
+    "a constant more, codes_descriptor: tcgen05_descriptor": ALIGNED,
+    "a constant more, mma_stage: tcgen05_descriptor_behind": ALIGNED,
+    "a constant more, mma_stage: statement (6 of 9)": ALIGNED,
+    "less for more, mma_stage: tcgen05_mma_mxf4nvf4": (
+        "to the descriptor of the first matrix 0 is added"
+    ),
+    "a comparison off by one, mma_stage: statement (6 of 9)": (
+        "a last stage has scale factors of one K block more, which no MMA reads"
+    ),
+    "a comparison off by one, issue_mmas: statement (18 of 23)": (
+        "a full stage takes the loops of a last one: more instructions, the same MMAs"
+    ),
+    "a constant more, issue_mmas: statement (12 of 23)": (
+        "a column more between stages of scale factors, for which there is room"
+    ),
+    "less for more, issue_mmas: statement (7 of 23)": (
+        "all of tensor memory is allocated, and begins at 0"
     ),
 }
 
