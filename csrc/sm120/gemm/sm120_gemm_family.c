@@ -25,8 +25,7 @@ const char *sm120_why_not(const gemm_desc *d, const gemm_query *q)
     return d->gemm->b.dtype == NK_E2M1X2 ? gemm_why_not_sizes(d) : GEMM_NOT_NVFP4("weights");
 }
 
-/* As many as any offsets of experts can need. */
-static int64_t tiles_of(const gemm_desc *d, const gemm_config *t)
+int64_t sm120_tiles(const gemm_desc *d, const gemm_config *t)
 {
     int64_t tiles = 0;
     for (int i = 0; i < d->count; i++) {
@@ -43,7 +42,7 @@ const char *sm120_why_not_config(const gemm_desc *d, const gemm_query *q, const 
 {
     const gemm_config *t = &q->family->configs[c->config];
     if (smem_bytes_of(q, t) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
-    return tiles_of(d, t) > GEMM_LARGEST ? GEMM_TOO_LARGE : NULL;
+    return sm120_tiles(d, t) > GEMM_LARGEST ? GEMM_TOO_LARGE : NULL;
 }
 
 static double token_bytes(const gemm_desc *d) { return d->gemm->a.dtype == NK_E2M1X2 ? CODE_BYTES : 2; }
@@ -87,7 +86,7 @@ static const gemm_config *config_of(const gemm_launch *c) { return &c->family->c
 void sm120_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
     const gemm_config *t = config_of(c);
-    c->plan.grid = tiles_of(d, t);
+    c->plan.grid = sm120_tiles(d, t);
     c->plan.threads = SM120_GEMM_THREADS(t->warpgroups);
     c->plan.tile_n = gemm_features(d, t);
     c->plan.batch_invariant = d->op != GEMM || q->batch_invariant; /* all tiles add alike, but a gemv does not */

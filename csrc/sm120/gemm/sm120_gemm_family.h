@@ -15,7 +15,8 @@ typedef struct sm120_mainloop {
     int32_t (*smem_bytes)(int tokens, int stages); /* of a CTA */
 } sm120_mainloop;
 
-/* Of both families. */
+/* Of both families. Tiles are as many as any offsets of experts can need. */
+int64_t sm120_tiles(const gemm_desc *d, const gemm_config *t);
 const char *sm120_why_not(const gemm_desc *d, const gemm_query *q);
 const char *sm120_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
 double sm120_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c);
