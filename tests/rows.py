@@ -190,6 +190,7 @@ ROWS = {
                 "experts",
                 "gated experts of NVFP4",
                 "changing offsets",
+                "plans by cost",
             ),
             shapes=("deep", "few"),
             operators=(
