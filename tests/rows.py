@@ -191,6 +191,7 @@ ROWS = {
                 "gated experts of NVFP4",
                 "changing offsets",
                 "plans by cost",
+                "row_scale, few SMs",
             ),
             shapes=("deep", "few"),
             operators=(
