@@ -52,3 +52,8 @@ def test_many_tokens_make_many_tiles(device):
     """Of 16 tokens there would be 20 tiles, whichever is chosen."""
     plan = plan_of(device, 128, 4096, m=20 * 16)
     assert plan["backend"] == "sm120" and plan["grid"] == -(-320 // plan["tile_m"])
+
+
+@pytest.mark.parametrize("m, tile", [(16, "t16"), (4096, "t64")])
+def test_many_tokens_share_what_is_decoded(device, m, tile):
+    assert plan_of(device, 14336, 4096, m=m)["tile"] == tile

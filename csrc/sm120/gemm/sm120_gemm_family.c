@@ -47,12 +47,14 @@ const char *sm120_why_not_config(const gemm_desc *d, const gemm_query *q, const 
 
 static double token_bytes(const gemm_desc *d) { return d->gemm->a.dtype == NK_E2M1X2 ? CODE_BYTES : 2; }
 
-/* A step of a CTA that has `resident` on its SM: its MMAs, its bytes out of L2, or what the pipeline does not hide. */
+/* A step of a CTA that has `resident` on its SM: its MMAs and decoding, its bytes out of L2, or what the pipeline does
+ * not hide. */
 static double step_cycles(const gemm_desc *d, const sm120_mainloop *of, const gemm_config *t, double resident)
 {
     const double mmas = t->tile_n / 16.0 * t->tile_m / 8 * t->tile_k / of->mma_k;
     const double bytes = (t->tile_n * CODE_BYTES + t->tile_m * token_bytes(d)) * t->tile_k;
-    const double busy = nk_larger(mmas * of->mma_cycles / 4, bytes / SM120_GEMM_L2_BYTES_PER_CYCLE) * resident;
+    const double issued = mmas * of->mma_cycles / 4 + t->warpgroups * of->decode_cycles;
+    const double busy = nk_larger(issued, bytes / SM120_GEMM_L2_BYTES_PER_CYCLE) * resident;
     return nk_larger(busy, SM120_GEMM_LATENCY_CYCLES / (t->stages - 1));
 }
 

@@ -12,6 +12,7 @@ extern const gemm_family sm120_gemm, sm120_kind_f16;
 typedef struct sm120_mainloop {
     int32_t mma_k;                                 /* elements of K that an MMA takes */
     double mma_cycles;                             /* that it takes of one of an SM's four schedulers */
+    double decode_cycles;                          /* the same of a warp's step, that its MMAs do not hide */
     int32_t (*smem_bytes)(int tokens, int stages); /* of a CTA */
 } sm120_mainloop;
 

@@ -45,8 +45,10 @@ static const char *sm120_f16_why_not(const gemm_desc *d, const gemm_query *q)
 
 static int32_t sm120_f16_smem_bytes(int tokens, int stages) { return SM120_KIND_F16_SMEM(tokens, stages); }
 
-static const sm120_mainloop mainloop = {
-    .mma_k = SM120_KIND_F16_MMA_K, .mma_cycles = SM120_KIND_F16_MMA_CYCLES, .smem_bytes = sm120_f16_smem_bytes};
+static const sm120_mainloop mainloop = {.mma_k = SM120_KIND_F16_MMA_K,
+                                        .mma_cycles = SM120_KIND_F16_MMA_CYCLES,
+                                        .decode_cycles = SM120_KIND_F16_DECODE_CYCLES,
+                                        .smem_bytes = sm120_f16_smem_bytes};
 
 GEMM_FAMILY(sm120, kind_f16, NULL, SM120_KIND_F16_TILES, .kernel = sm120_f16_kernel_of, .why_not = sm120_f16_why_not,
             SM120_SHARED_MEMBERS(&mainloop));
