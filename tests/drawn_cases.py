@@ -49,10 +49,11 @@ OPERATORS_OF = {
         "halves_along_k",
         "halves_by_rows",
     ),
+    "sm120/kind_f16": ("gemm", "dual_gemm", "list", *OF_EXPERTS),
 }
 FAMILIES = tuple(OPERATORS_OF)
 TYPES_OF = {"sm100/gemm": ("codes",), "sm120/gemm": ("codes",)}
-TYPES_OF["sm100/kind_f16"] = ("16 bits",)
+TYPES_OF |= dict.fromkeys(("sm100/kind_f16", "sm120/kind_f16"), ("16 bits",))
 TYPES_OF["sm90/gemv"] = ("codes", "halves", "bfloats")
 """Keys of KINDS; of other families halves and bfloats."""
 EXPERTS_GEMV = {"contiguous": "blocked", "rows": "linear"}
@@ -104,9 +105,11 @@ class Case(NamedTuple):
     @property
     def kernel(self):
         """Its name."""
-        if self.family == "sm100/kind_f16":
-            name = "list_gemm" if self.operator == "list" else KERNELS[self.operator]
-            return f"sm100_kind_f16_{name}_{self.tile}"
+        of_lists = {"sm100": "list_gemm", "sm120": "grouped_gemm"}
+        of_lists = of_lists if self.operator == "list" else {}
+        if self.multiplies == "16 bits":
+            name = of_lists.get(self.row) or KERNELS[self.operator]
+            return f"{self.row}_kind_f16_{name}_{self.tile}"
         dtype = {"halves": "fp16", "bfloats": "bf16"}.get(self.multiplies, self.multiplies)
         if self.operator in OF_HALVES:
             major = {"halves_along_k": "k_major", "halves_along_n": "n_major"}[self.operator]
@@ -120,10 +123,9 @@ class Case(NamedTuple):
             return f"sm90_gemv_experts_{dtype}_{EXPERTS_GEMV[self.operator]}"
         if self.family == "sm100/route":
             return "sm100_route"  # of all tiles
-        of_lists = {"sm100": "list_gemm", "sm120": "grouped_gemm"}
-        name = of_lists.get(self.row) if self.operator == "list" else None
         of_type = f"_{dtype}" if self.row == "sm90" else ""
-        return f"{self.row}_{name or KERNELS[self.operator]}_{self.tile}{of_type}"
+        name = of_lists.get(self.row) or KERNELS[self.operator]
+        return f"{self.row}_{name}_{self.tile}{of_type}"
 
     @property
     def may_decline(self):

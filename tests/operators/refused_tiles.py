@@ -46,7 +46,6 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm80/gemm:t64", "grouped_dual_gemm", {}, {}, NO_KERNEL),
     ("sm80/route:t32", "route", {"placed": unaligned}, {}, "not aligned to 16 bytes"),
     ("sm80/route:t32", "route", {"placed": in_fp32}, {}, "are not of one 16-bit type"),
-    ("sm120/gemm:t16", "gemm of halves", {}, {}, "the tokens are not NVFP4"),
     ("sm90/gemv:short8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token and one matrix"),
     ("sm90/gemv:map8", "gemm", {"m": 2}, {}, "it is for one NVFP4 token"),
     ("sm90/gemv:map16", "gemv", {"k": 320}, {}, "no tensor map describes the weights"),

@@ -24,13 +24,13 @@ from row_factors import factors, powers, strided
 import nvfp4kern
 from nvfp4kern.verify import data, reference
 
-HOPPER, BLACKWELL = (
+HOPPER, BLACKWELL, CONSUMER = (
     {
         name: tile
         for name, tile in nvfp4kern._C._tiles().items()
         if name.startswith(tuple(f"{row}/{family}:" for family in ("gemm", "gemv", "kind_f16")))
     }
-    for row in ("sm90", "sm100")
+    for row in ("sm90", "sm100", "sm120")
 )
 """The tiles of products."""
 
@@ -53,10 +53,11 @@ def test_rows_with_kernels_that_take_them(gpu, m, kind):
 
 
 def check_plan(gpu, explain, scale):
-    """Codes are no output of sm100's."""
+    """Codes are no output of sm100's, and sm120 has no gemv."""
     without = explain()
     assert explain(**scale) == without
-    assert without["backend"] == gpu.name or without["declined"].endswith("that writes codes")
+    lacks = "that writes codes", "of which the row has no kernel"
+    assert without["backend"] == gpu.name or without["declined"].endswith(lacks)
 
 
 def forced(row, monkeypatch):
@@ -76,6 +77,11 @@ def hopper(monkeypatch):
 @pytest.fixture
 def blackwell(monkeypatch):
     return forced("sm100", monkeypatch)
+
+
+@pytest.fixture
+def consumer(monkeypatch):
+    return forced("sm120", monkeypatch)
 
 
 def check_scaled(got, scale, sums, dtype):
@@ -288,3 +294,21 @@ def test_slices_of_experts(hopper, experts, by_rows, monkeypatch):
     monkeypatch.setenv("NVFP4KERN_TILE", "sm90/gemm:w8")
     more = {} if experts is Matrices else {"activation": "identity"}
     check_experts_of(hopper, rng_of(23), experts, 7, 24, 64, "linear", by_rows, **more)
+
+
+@pytest.mark.parametrize("name", CONSUMER)
+def test_every_tile_of_consumer_blackwell(consumer, name, monkeypatch):
+    """The factor of a token goes with the lane that has its sums."""
+    tile, rng = CONSUMER[name], rng_of(25, len(name))
+    monkeypatch.setenv("NVFP4KERN_TILE", name)
+    m, ways = tile["tile_m"] + 3, tile["operators"]
+    if name.startswith("sm120/gemm:"):
+        kind, dtype, tokens = "NVFP4", None, data.exact_family(rng, 2, m, 160)
+    else:
+        kind, dtype, tokens = "W4A16", "bfloat16", integers(rng, "bfloat16", 2, m, 160)
+    check_products(consumer, rng, tokens, ways, 133, 160, ("blocked", "linear"))
+    check_list(consumer, rng, [(m, 140, 96), (5, 40, 64), (0, 40, 64), (1, 9, 32)], dtype)
+    for by_rows, form in ((False, "blocked"), (True, "linear")):
+        given = form, by_rows, kind
+        check_experts_of(consumer, rng, Matrices, m, 70, 96, *given)
+        check_experts_of(consumer, rng, Stack, m, 24, 96, *given, activation="identity")

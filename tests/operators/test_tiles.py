@@ -9,7 +9,7 @@ import torch
 from blackwell_kind_f16 import check_sm100_kind_f16
 from blackwell_tiles import check_sm100_gemm
 from conftest import GPUS
-from consumer_tiles import check_sm120_gemm
+from consumer_tiles import check_sm120_gemm, check_sm120_kind_f16
 from dense_calls import LINEAR, gemm_operands, gemv_operands, run_dual, run_gemm, run_gemv
 from dense_tiles import check_dual, check_exact, check_full_range, check_list
 from drawn_cases import NATURAL_K
@@ -242,6 +242,7 @@ CHECKS = {  # of a family: check(tile, device, c), where the tile is what _tiles
     "sm100/route": check_sm100_route,
     "sm100/gemv": check_sm100_gemv,
     "sm120/gemm": check_sm120_gemm,
+    "sm120/kind_f16": check_sm120_kind_f16,
 }
 
 

@@ -2,22 +2,8 @@
 #ifndef NK_SM100_KIND_F16_DECODE_CUH
 #define NK_SM100_KIND_F16_DECODE_CUH
 
-#include "cuda/nvfp4.cuh"
-#include "cuda/ptx/narrow.cuh"
+#include "cuda/nvfp4_narrow.cuh"
 #include "sm100_kind_f16_traits.cuh"
-
-/* Eight weights in the order of K, exact. `factor` is the scale factor twice; for bf16 it is multiplied by 2^112, since
- * an fp16 code whose bits are moved to bf16's exponent is the code times 2^-112. */
-template <bool BF16> __device__ inline void decode_8_weights(uint32_t codes, uint32_t factor, uint32_t *weights)
-{
-    uint32_t fp16[4];
-    cvt_f16x2_e2m1x2(codes, fp16);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t code = BF16 ? (fp16[i] >> 3 & 0x0FFF0FFF) | (fp16[i] & 0x80008000) : fp16[i];
-        weights[i] = multiply_pairs<BF16>(code, factor);
-    }
-}
 
 /* 64 weights: half a step of a row, whose codes begin at `codes`, swizzled by the row. */
 template <bool BF16>

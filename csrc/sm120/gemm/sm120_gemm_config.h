@@ -33,10 +33,9 @@ enum {
      (SM120_GEMM_TILE_N + SM120_GEMM_SF_WORDS(tokens)) * 4 * (SM120_GEMM_STEP / SM120_GEMM_MMA_K))
 
 /* The staged sums overwrite the stages. */
-#define SM120_GEMM_SUM_BYTES(tokens) (4 * (tokens) * (SM120_GEMM_TILE_N + 4))
-#define SM120_GEMM_SMEM(tokens, stages)                                       \
-    ((stages) * SM120_GEMM_STAGE_BYTES(tokens) > SM120_GEMM_SUM_BYTES(tokens) \
-         ? (stages) * SM120_GEMM_STAGE_BYTES(tokens)                          \
-         : SM120_GEMM_SUM_BYTES(tokens))
+#define SM120_SUM_BYTES(tokens) (4 * (tokens) * (SM120_GEMM_TILE_N + 4))
+#define SM120_SMEM(tokens, stages_bytes) \
+    ((stages_bytes) > SM120_SUM_BYTES(tokens) ? (stages_bytes) : SM120_SUM_BYTES(tokens))
+#define SM120_GEMM_SMEM(tokens, stages) SM120_SMEM(tokens, (stages) * SM120_GEMM_STAGE_BYTES(tokens))
 
 #endif

@@ -1,4 +1,4 @@
-/* What the sm120 GEMM family's work takes, by facts of the hardware that are published, and none measured here: a GPU
+/* What the sm120 GEMM families' work takes, by facts of the hardware that are published, and none measured here: a GPU
  * of 170 SMs at 2.4 GHz whose memory has 1792 GB/s. Times scale with the SMs: those of smaller GPUs have less memory
  * each.
  */

@@ -20,12 +20,9 @@
 #ifndef NK_SM120_MAINLOOP_CUH
 #define NK_SM120_MAINLOOP_CUH
 
-#include "cuda/operand.cuh"
-#include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/mma_scaled.cuh"
-#include "cuda/ptx/shared.cuh"
-#include "cuda/sf_layout.cuh"
 #include "sm120_gemm_config.h"
+#include "sm120_rows.cuh"
 
 #define SM120_MMAS_K (SM120_GEMM_STEP / SM120_GEMM_MMA_K) /* of a step */
 #define SM120_ROW_CHUNKS (SM120_GEMM_STEP / 32)           /* of 16 bytes */
@@ -34,16 +31,6 @@ template <int TILE_M> struct sm120_stage {
     uint4 weights[SM120_GEMM_TILE_N][SM120_ROW_CHUNKS], tokens[TILE_M][SM120_ROW_CHUNKS];
     uint32_t weight_sf[SM120_MMAS_K][SM120_GEMM_TILE_N], token_sf[SM120_MMAS_K][SM120_GEMM_SF_WORDS(TILE_M)];
 };
-
-/* Where a row begins: its codes and its scale factors. */
-typedef struct sm120_row {
-    const uint8_t *codes, *sf;
-} sm120_row;
-
-__device__ inline sm120_row sm120_row_at(const nk_operand &o, int64_t l, int64_t row, int64_t sf_row, int64_t k)
-{
-    return {o.data + l * o.batch_stride + row * o.row_stride, sf_at(o, l, sf_row, 0, k / NK_SF_VEC)};
-}
 
 /* Where chunk `chunk` of a row is kept. */
 __device__ inline int sm120_swizzled(int row, int chunk) { return chunk ^ (row >> 1 & 3); }
@@ -81,32 +68,15 @@ template <int TILE_M, int WARPS_M> struct sm120_source {
         bool aligned = is_aligned(weight_sf, 4) && is_aligned(token_sf, 4);
 #pragma unroll
         for (int i = 0; i < WEIGHTS; i++) {
-            weights[i] = op.weight(tile, row() + i * AT_ONCE).codes + chunk() * 16;
+            weights[i] = op.weight(tile, row() + i * AT_ONCE).data + chunk() * 16;
             aligned = aligned && is_aligned(weights[i], 16);
         }
 #pragma unroll
         for (int i = 0; i < TOKENS; i++) {
-            tokens[i] = op.token(tile, has_tokens() ? row() + i * AT_ONCE : 0).codes + chunk() * 16;
+            tokens[i] = op.token(tile, has_tokens() ? row() + i * AT_ONCE : 0).data + chunk() * 16;
             aligned = aligned && is_aligned(tokens[i], 16);
         }
         wide = __all_sync(~0u, aligned);
-    }
-
-    /* BYTES of which `valid`, at most, are there; beyond them zeros. */
-    template <bool WIDE, int BYTES> static __device__ void copy(void *to, const uint8_t *from, int64_t valid)
-    {
-        const uint32_t at = shared_address(to);
-        const int bytes = (int)max(min(valid, (int64_t)BYTES), (int64_t)0);
-        if (WIDE) {
-            if (BYTES == 16)
-                cp_async_cg_zfill(at, from, bytes);
-            else
-                cp_async_ca_zfill<4>(at, from, bytes);
-        } else if (BYTES == 16) {
-            st_shared_v4(at, fetch_bytes(from, bytes));
-        } else {
-            st_shared(at, fetch_bytes(from, bytes).x);
-        }
     }
 
     __device__ void fetch(sm120_stage<TILE_M> &to, int step) const
@@ -125,23 +95,23 @@ template <int TILE_M, int WARPS_M> struct sm120_source {
 #pragma unroll
         for (int i = 0; i < WEIGHTS; i++) {
             const int r = row() + i * AT_ONCE;
-            copy<WIDE, 16>(&to.weights[r][sm120_swizzled(r, chunk())], weights[i] + at, codes);
+            sm120_copy<WIDE, 16>(&to.weights[r][sm120_swizzled(r, chunk())], weights[i] + at, codes);
         }
 #pragma unroll
         for (int i = 0; i < TOKENS; i++) {
             const int r = row() + i * AT_ONCE;
-            if (has_tokens()) copy<WIDE, 16>(&to.tokens[r][sm120_swizzled(r, chunk())], tokens[i] + at, codes);
+            if (has_tokens()) sm120_copy<WIDE, 16>(&to.tokens[r][sm120_swizzled(r, chunk())], tokens[i] + at, codes);
         }
 #pragma unroll
         for (int i = 0; i < WEIGHT_WORDS; i++) {
             const int r = weight_sf_row(), mma = WEIGHT_WORDS > 1 ? i : weight_sf_mma();
             const uint8_t *from = weight_sf + (word + (WEIGHT_WORDS > 1 ? i : 0)) * weight_sf_step;
-            copy<WIDE, 4>(&to.weight_sf[mma][r % 32 * 4 + r / 32], from, factors - 4 * mma);
+            sm120_copy<WIDE, 4>(&to.weight_sf[mma][r % 32 * 4 + r / 32], from, factors - 4 * mma);
         }
         if (has_token_sf()) {
             const int r = token_sf_row(), mma = token_sf_mma();
-            copy<WIDE, 4>(&to.token_sf[mma][r / 32 * 32 + r % 8 * 4 + r / 8 % 4], token_sf + word * token_sf_step,
-                          factors - 4 * mma);
+            sm120_copy<WIDE, 4>(&to.token_sf[mma][r / 32 * 32 + r % 8 * 4 + r / 8 % 4], token_sf + word * token_sf_step,
+                                factors - 4 * mma);
         }
     }
 };

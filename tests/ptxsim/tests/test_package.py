@@ -47,7 +47,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "-k",
         "of_gemm or test_gemm and not full_range and not 4096 and not few",
     ],
-    "plans by cost": ["operators/test_hopper_plans.py"],
+    "plans by cost": ["operators/test_hopper_plans.py", "operators/test_consumer_plans.py"],
     "few tokens": [
         "operators/test_gemm.py",
         "-k",

@@ -1,0 +1,136 @@
+/* What both sm120 GEMM families do: how many tiles there are, what they cost, their launches. */
+#include "sm120_gemm_family.h"
+
+#include "cuda/cuda_groups.h"
+#include "sm120_gemm_config.h"
+#include "sm120_gemm_costs.h"
+#include "sm120_gemm_params.h"
+
+#define CODE_BYTES (1.0 / 2 + 1.0 / NK_SF_VEC) /* of an NVFP4 element, with its share of a scale factor */
+
+static const sm120_mainloop *mainloop_of(const gemm_query *q) { return q->family->mainloop; }
+
+static int32_t smem_bytes_of(const gemm_query *q, const gemm_config *t)
+{
+    return mainloop_of(q)->smem_bytes(t->tile_m, t->stages);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Choice                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+const char *sm120_why_not(const gemm_desc *d, const gemm_query *q)
+{
+    (void)q;
+    return d->gemm->b.dtype == NK_E2M1X2 ? gemm_why_not_sizes(d) : GEMM_NOT_NVFP4("weights");
+}
+
+int64_t sm120_tiles(const gemm_desc *d, const gemm_config *t)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[i];
+        const int64_t m_tiles = d->experts ? gemm_m_tiles(d, t->tile_m) : p->l * nk_ceil_div(p->m, t->tile_m);
+        const int64_t n_tiles = gemm_n_tiles(d, t, p->n);
+        if (n_tiles && m_tiles > GEMM_LARGEST / n_tiles) return GEMM_LARGEST + 1;
+        tiles += m_tiles * n_tiles;
+    }
+    return tiles;
+}
+
+const char *sm120_why_not_config(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    const gemm_config *t = &q->family->configs[c->config];
+    if (smem_bytes_of(q, t) > q->gpu->smem_per_cta) return GEMM_NO_SMEM;
+    return sm120_tiles(d, t) > GEMM_LARGEST ? GEMM_TOO_LARGE : NULL;
+}
+
+static double token_bytes(const gemm_desc *d) { return d->gemm->a.dtype == NK_E2M1X2 ? CODE_BYTES : 2; }
+
+/* A step of a CTA that has `resident` on its SM: its MMAs and decoding, its bytes out of L2, or what the pipeline does
+ * not hide. */
+static double step_cycles(const gemm_desc *d, const sm120_mainloop *of, const gemm_config *t, double resident)
+{
+    const double mmas = t->tile_n / 16.0 * t->tile_m / 8 * t->tile_k / of->mma_k;
+    const double bytes = (t->tile_n * CODE_BYTES + t->tile_m * token_bytes(d)) * t->tile_k;
+    const double issued = mmas * of->mma_cycles / 4 + t->warpgroups * of->decode_cycles;
+    const double busy = nk_larger(issued, bytes / SM120_GEMM_L2_BYTES_PER_CYCLE) * resident;
+    return nk_larger(busy, SM120_GEMM_LATENCY_CYCLES / (t->stages - 1));
+}
+
+double sm120_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
+{
+    const gemm_config *t = &q->family->configs[c->config];
+    const int64_t fit = cuda_ctas_per_sm(q->gpu, smem_bytes_of(q, t));
+    const int64_t most = fit < t->ctas_per_sm ? (fit < 1 ? 1 : fit) : t->ctas_per_sm;
+    double steps = 0, bytes = 0;
+    int64_t tiles = 0;
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[i];
+        const int64_t m_tiles = d->experts ? gemm_even_m_tiles(d, t->tile_m) : p->l * nk_ceil_div(p->m, t->tile_m);
+        const int64_t some = m_tiles * gemm_n_tiles(d, t, p->n);
+        const double weights = (double)gemm_weight_batches(d) * (double)p->n * gemm_matrices(d);
+        tiles += some;
+        steps += (double)some * (double)nk_ceil_div(p->k, t->tile_k);
+        bytes += (weights * CODE_BYTES + (double)(p->l * p->m) * token_bytes(d)) * (double)p->k;
+    }
+    if (tiles == 0) return 0;
+    const int64_t crowd = nk_ceil_div(tiles, q->gpu->sms), resident = crowd < most ? crowd : most;
+    const double waves = (double)nk_ceil_div(tiles, resident * q->gpu->sms);
+    const double tile = steps / (double)tiles * step_cycles(d, mainloop_of(q), t, (double)resident) +
+                        SM120_GEMM_CTA_CYCLES + t->tile_m * SM120_GEMM_TOKEN_CYCLES * (double)resident;
+    const double memory = bytes / (SM120_GEMM_MEMORY_BYTES_PER_US / SM120_GEMM_SMS * q->gpu->sms);
+    return nk_larger(waves * tile / SM120_GEMM_CYCLES_PER_US, memory);
+}
+
+static const gemm_config *config_of(const gemm_launch *c) { return &c->family->configs[c->config]; }
+
+void sm120_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
+{
+    const gemm_config *t = config_of(c);
+    c->plan.grid = sm120_tiles(d, t);
+    c->plan.threads = SM120_GEMM_THREADS(t->warpgroups);
+    c->plan.tile_n = gemm_features(d, t);
+    c->plan.batch_invariant = d->op != GEMM || q->batch_invariant; /* all tiles add alike, but a gemv does not */
+    c->plan.why = "a tile for each CTA";
+    c->smem_bytes = smem_bytes_of(q, t);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Launch                                                                                                           */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+static void fill_groups(const gemm_desc *d, const gemm_launch *c, cuda_groups *q)
+{
+    const gemm_config *t = config_of(c);
+    uint32_t tiles = 0;
+    for (int i = 0; i < d->count; i++) {
+        const nk_gemm_problem *p = d->members[i];
+        q->group[i] = (cuda_group){.gemm = *p, .first_iter = tiles, .k_steps = 1, .iters_per_tile = 1};
+        tiles += (uint32_t)(nk_ceil_div(p->m, t->tile_m) * gemm_n_tiles(d, t, p->n));
+    }
+    q->ctas = (uint32_t)c->plan.grid;
+    q->iters = tiles;
+    q->count = d->count;
+    q->partials = NULL;
+    q->experts = gemm_experts(d);
+    q->offsets = d->experts ? d->experts->offsets : NULL;
+    q->a_sf_bytes = d->experts ? d->experts->a_sf_bytes : 0;
+    q->rows = d->experts ? d->experts->rows : (nk_token_rows){0};
+}
+
+nk_status sm120_launch(const gemm_desc *d, const gemm_launch *c, const nk_exec *exec)
+{
+    if (d->op == GEMM || d->op == GEMM_DUAL) {
+        const gemm_config *t = config_of(c);
+        sm120_gemm_scheduler scheduler = {.m_tiles = (uint32_t)nk_ceil_div(d->gemm->m, t->tile_m),
+                                          .n_tiles = (uint32_t)gemm_n_tiles(d, t, d->gemm->n),
+                                          .tiles = (uint32_t)c->plan.grid};
+        return gemm_launch_kernel(d, c, (void *[]){(void *)(uintptr_t)d->params, &scheduler}, exec);
+    }
+    cuda_groups groups;
+    sm120_gating gating = {0};
+    if (d->gated) gating = (sm120_gating){d->gated->b2, d->gated->alpha2, d->gated->bias2, d->gated->activation};
+    fill_groups(d, c, &groups);
+    return gemm_launch_kernel(d, c, (void *[]){&groups, &gating}, exec);
+}
