@@ -16,7 +16,7 @@ import nvfp4kern
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = ROOT / "README.md"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
+FENCE = re.compile(r"^```([\w{}]*)\n(.*?)^```$", flags=re.M | re.S)
 
 relative = {"ids": lambda path: str(path.relative_to(ROOT))}
 
