@@ -1,8 +1,8 @@
 """The documentation site: sphinx-build -W -c docs . SITE, in the root of a clone.
 
 The sources are the root's Markdown and this folder's, so that a page's links are right on the site,
-in a clone and where a repository is browsed. docs/operators.md gets the operators' arguments from
-build_tools/operators.py while the site is built.
+in a clone and where a repository is browsed. While the site is built, docs/operators.md gets the
+operators' arguments from build_tools/operators.py, and docs/index.md becomes the contents.
 """
 
 import re
@@ -66,16 +66,33 @@ def reference():
     }
 
 
-def add_reference(app, docname, source):
+def add_reference(source):
     """Behind the example of each section what the table says."""
-    if docname != "docs/operators":
-        return
     words, shared = reference(), generate.table.SHARED
-    first, *sections = re.split(r"^(?=## )", source[0], flags=re.M)
+    first, *sections = re.split(r"^(?=## )", source, flags=re.M)
     first += markdown_of(f"{shared['{tensors}']}\n\n{shared['{errors}']}") + "\n\n"
     named = [(section, re.match(r"## (\w+)\n", section)[1]) for section in sections]
-    source[0] = first + "".join(f"{section}\n{words[name]}" for section, name in named)
+    return first + "".join(f"{section}\n{words[name]}" for section, name in named)
+
+
+def add_contents(source):
+    """The pages that a section's links name are a part of the site's contents."""
+    first, *sections = re.split(r"^(?=## )", source, flags=re.M)
+    for section in sections:
+        options = f":hidden:\n:caption: {section.splitlines()[0][3:]}"
+        pages = "\n".join(
+            f"{title} <{page}>" for title, page in re.findall(r"\[(.+?)\]\((\S+)\.md\)", section)
+        )
+        first += f"{section}\n```{{toctree}}\n{options}\n\n{pages}\n```\n\n"
+    return first
+
+
+CHANGED = {"docs/index": add_contents, "docs/operators": add_reference}
+
+
+def change(app, docname, source):
+    source[0] = CHANGED.get(docname, str)(source[0])
 
 
 def setup(app):
-    app.connect("source-read", add_reference)
+    app.connect("source-read", change)

@@ -112,12 +112,12 @@ CHECKS = {
     ("README.md", 0): check_linear,
     ("docs/api.md", 0): check_compiled,
     ("docs/migration.md", 0): check_migration,
-    ("docs/models.md", 0): check_quantized_model,
-    ("docs/models.md", 1): check_calibrated_model,
-    ("docs/models.md", 2): check_adapters,
-    ("docs/models.md", 3): check_moe,
+    ("docs/own-model.md", 0): check_quantized_model,
+    ("docs/own-model.md", 1): check_calibrated_model,
+    ("docs/own-model.md", 2): check_adapters,
+    ("docs/own-model.md", 3): check_moe,
 }
-ASSERTING = {"docs/operators.md"}
+ASSERTING = {"docs/nvfp4.md", "docs/operators.md", "docs/tour.md"}
 """Pages whose blocks assert what they show."""
 
 
@@ -169,9 +169,8 @@ def test_every_operator_has_an_example():
     assert list(sections) == [name for name in conf["reference"]() if not name.startswith("_")]
     for name, section in sections.items():
         assert f"nk.{name}(" in FENCE.search(section)[2]
-    source = [text]
-    conf["add_reference"](None, "docs/operators", source)
-    assert "**row\\_scale**: float32 \\[.., M\\]" in source[0] and "{" + "out}" not in source[0]
+    whole = conf["add_reference"](text)
+    assert "- **row\\_scale**: float32 \\[.., M\\]" in whole and "{out}" not in whole
 
 
 # --- Messages ---
