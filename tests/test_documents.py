@@ -161,16 +161,28 @@ def test_every_python_block_has_a_check():
     assert {key for key in found if key[0] in ASSERTING} <= asserting
 
 
+CONF = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+OPERATORS = ROOT / "docs" / "operators.md"
+
+
 def test_every_operator_has_an_example():
-    """And the site its arguments: docs/conf.py puts them behind the examples."""
-    text = (ROOT / "docs" / "operators.md").read_text()
-    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, flags=re.M | re.S))
-    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
-    assert list(sections) == [name for name in conf["reference"]() if not name.startswith("_")]
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", OPERATORS.read_text(), re.M | re.S))
+    assert list(sections) == [name for name in CONF["reference"]() if not name.startswith("_")]
     for name, section in sections.items():
         assert f"nk.{name}(" in FENCE.search(section)[2]
-    whole = conf["add_reference"](text)
-    assert "- **row\\_scale**: float32 \\[.., M\\]" in whole and "{out}" not in whole
+
+
+def test_the_site_has_every_argument_and_every_name():
+    """docs/conf.py puts what the table says behind the examples."""
+    page = CONF["add_reference"](OPERATORS.read_text())
+    assert "- **row\\_scale**: float32 \\[.., M\\]" in page and "{out}" not in page
+    for op in CONF["generate"].OPERATORS:
+        words = CONF["reference"]()[op.name].rpartition("```\n")[2].replace("\\", "")
+        silent = {p.name for p in op.parameters if not re.search(rf"\b{p.name}\b", words)}
+        assert silent <= {"out", "scales"}, op.name  # of to_blocked and from_blocked
+    page += (ROOT / "docs" / "api.md").read_text()
+    public = {*nvfp4kern.__all__} - {"__version__"}
+    assert {name for name in public if not re.search(rf"\b{name}\b", page)} == set()
 
 
 # --- Messages ---
