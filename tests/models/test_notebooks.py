@@ -28,14 +28,23 @@ def imports_of(code):
             yield node.module.partition(".")[0]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def needs_of(path):
+    return NEEDS & {*imports_of("\n".join(cells_of(path, "code")))}
+
+
+def with_costs(path):
+    """Where transformers is installed for them, CI runs no slow tests."""
+    marks = () if "transformers" in needs_of(path) else pytest.mark.slow
+    return pytest.param(path, id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("path", [*map(with_costs, NOTEBOOKS)])
 def test_a_notebook_runs_on_a_cpu(path):
-    code = "\n".join(cells_of(path, "code"))
-    for name in sorted(NEEDS & {*imports_of(code)}):
+    for name in sorted(needs_of(path)):
         pytest.importorskip(name, reason=f"{name} is not installed")
     environment = os.environ | {"MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
     environment["HF_HUB_OFFLINE"] = "1"
-    command = [sys.executable, "-W", "ignore", "-c", code]
+    command = [sys.executable, "-W", "ignore", "-c", "\n".join(cells_of(path, "code"))]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -45,9 +54,8 @@ def test_a_notebook_is_small_and_found(path):
     cells = json.loads(path.read_text())["cells"]
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
     assert f"(notebooks/{path.name})" in (ROOT / "docs" / "tour.md").read_text()
-    needs = NEEDS & {*imports_of("\n".join(cells_of(path, "code")))}
     told = cells_of(path, "markdown")[0]
-    assert all(re.search(rf"\b{name}\b", told) for name in needs)
+    assert all(re.search(rf"\b{name}\b", told) for name in needs_of(path))
 
 
 def test_there_are_two():
