@@ -1,6 +1,7 @@
 """The documents are true: their Python runs, their commands, options, variables and links exist."""
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import nvfp4kern
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = ROOT / "README.md"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
+FENCE = re.compile(r"^```([\w{}]*)\n(.*?)^```$", flags=re.M | re.S)
 
 relative = {"ids": lambda path: str(path.relative_to(ROOT))}
 
@@ -74,12 +75,6 @@ def check_moe(names):
     assert 0.01 < error < 0.25  # 4-bit activations twice over
 
 
-def check_operators(names):
-    assert names["d"].shape == (names["M"], names["N"])
-    assert [tuple(out.shape) for out in names["outs"]] == [(64, 256), (128, 256)]
-    assert names["plan"]["kernel"]
-
-
 def check_compiled(names):
     assert names["y"].shape == (64, 128) and names["y"].isfinite().all()
 
@@ -115,14 +110,15 @@ def check_migration(names):
 
 CHECKS = {
     ("README.md", 0): check_linear,
-    ("docs/api.md", 0): check_operators,
-    ("docs/api.md", 1): check_compiled,
+    ("docs/api.md", 0): check_compiled,
     ("docs/migration.md", 0): check_migration,
-    ("docs/models.md", 0): check_quantized_model,
-    ("docs/models.md", 1): check_calibrated_model,
-    ("docs/models.md", 2): check_adapters,
-    ("docs/models.md", 3): check_moe,
+    ("docs/own-model.md", 0): check_quantized_model,
+    ("docs/own-model.md", 1): check_calibrated_model,
+    ("docs/own-model.md", 2): check_adapters,
+    ("docs/own-model.md", 3): check_moe,
 }
+ASSERTING = {"docs/nvfp4.md", "docs/operators.md", "docs/tour.md"}
+"""Pages whose blocks assert what they show."""
 
 
 def tiny_model():
@@ -141,7 +137,8 @@ def run_block(path, i, code, device):
     names = tiny_model() if "from transformers" in code else {}
     with torch.device(device):
         exec(compile(code, str(path), "exec"), names)
-        CHECKS[str(path.relative_to(ROOT)), i](names)
+        if (key := (str(path.relative_to(ROOT)), i)) in CHECKS:
+            CHECKS[key](names)
 
 
 @pytest.mark.filterwarnings("ignore")  # compilers warn, nvfp4kern does not
@@ -158,8 +155,59 @@ def test_python_blocks_run_on_a_gpu(path, i, code, row):
 
 
 def test_every_python_block_has_a_check():
-    found = {(str(b.values[0].relative_to(ROOT)), b.values[1]) for b in PYTHON}
-    assert found == set(CHECKS)
+    found = {(str(path.relative_to(ROOT)), i): code for path, i, code in (b.values for b in PYTHON)}
+    asserting = {key for key, code in found.items() if re.search(r"\bassert", code)}
+    assert set(CHECKS) == {key for key in found if key[0] not in ASSERTING}
+    assert {key for key in found if key[0] in ASSERTING} <= asserting
+
+
+CONF = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+OPERATORS = ROOT / "docs" / "operators.md"
+
+
+def test_every_operator_has_an_example():
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", OPERATORS.read_text(), re.M | re.S))
+    assert list(sections) == [name for name in CONF["reference"]() if not name.startswith("_")]
+    for name, section in sections.items():
+        assert f"nk.{name}(" in FENCE.search(section)[2]
+
+
+def test_the_site_has_every_argument_and_every_name():
+    """docs/conf.py puts what the table says behind the examples."""
+    page = CONF["add_reference"](OPERATORS.read_text())
+    assert "- **row\\_scale**: float32 \\[.., M\\]" in page and "{out}" not in page
+    for op in CONF["generate"].OPERATORS:
+        words = CONF["reference"]()[op.name].rpartition("```\n")[2].replace("\\", "")
+        silent = {p.name for p in op.parameters if not re.search(rf"\b{p.name}\b", words)}
+        assert silent <= {"out", "scales"}, op.name  # of to_blocked and from_blocked
+    page += (ROOT / "docs" / "api.md").read_text()
+    public = {*nvfp4kern.__all__} - {"__version__"}
+    assert {name for name in public if not re.search(rf"\b{name}\b", page)} == set()
+
+
+# --- Messages ---
+
+
+def literals(path):
+    """A source's text with its string literals joined, and `..` for what is filled in."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        text = re.sub(r"""(["'])\n\s+f?["']""", "", text)
+        text = re.sub(r"\{[^{}\n]*\}", "..", text)
+    else:
+        text = re.sub(r'%"\s*PRI\w+\s*"|"\s*CUDA_[A-Z_]+\s*"', "..", text)
+        text = re.sub(r'"\s*\n\s*"', "", text)
+    text = re.sub(r"%[-.*\d]*(?:ll|l|z)?[a-zA-Z]", "..", text)
+    return re.sub(r"\.{2,}", "..", text)
+
+
+def test_messages_of_the_troubleshooting_exist():
+    found = "\n".join(map(literals, sources("csrc", "nvfp4kern")))
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    titles = re.findall(r"^### (.*)$", page, flags=re.M)
+    messages = re.findall(r"^### `(.*)`$", page, flags=re.M)
+    assert len(messages) == len(titles) > 60 and len(set(messages)) == len(messages)
+    assert [each for each in messages if each.removesuffix("..").rstrip() not in found] == []
 
 
 # --- Commands ---

@@ -159,7 +159,7 @@ def test_layers_of_a_swiglu_that_hold_adapters():
 
 
 def test_the_recipe_of_the_documents():
-    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "own-model.md").read_text()
     (code,) = re.findall(r"^```python\n(import peft.*?)^```$", text, flags=re.M | re.S)
     names = {"config": AutoConfig.for_model(**ARCHITECTURES["llama"].config), "batch": TOKENS}
     exec(code, names)
