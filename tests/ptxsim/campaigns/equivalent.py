@@ -234,7 +234,7 @@ OF_HALVES = OF_LISTS | {
 }
 
 OF_ROUTE = {
-    "no wait for kernels before, multiply_and_route: elect_sync": (
+    "no wait for kernels before, multiply_and_route: elect_sync (1 of 2)": (
         "kernels run one after the other here, and the thread waits again"
     ),
     "no warp barrier, route_turns: __syncwarp (2 of 2)": "a CTA of eight tokens has one turn",
