@@ -242,7 +242,7 @@ def test_each_rank_has_the_fused_shared_expert(parallel, rank):
 
 @pytest.mark.parametrize("form", ["modelopt-w4a16", "ct-w4a16"])
 def test_the_routers_factor_is_ours_on_gpus(parallel, monkeypatch, form):
-    """On CPUs SGLang's models multiply what experts return."""
+    """On CPUs SGLang leaves it to its models, some of which multiply what experts return."""
     from nvfp4kern.sglang import experts
 
     files, meant = files_of(form)
@@ -399,6 +399,21 @@ def test_servers_that_are_not_served(parallel, asked, what):
     assert why_not(layer) is None
     parallel(**asked)
     assert why_not(layer) == what
+
+
+def test_layers_that_are_not_served(parallel):
+    from sglang.srt.layers.moe.fused_moe_triton import FusedMoE
+
+    from nvfp4kern.sglang.experts import why_not
+
+    class Own(FusedMoE):
+        pass
+
+    layer = Model("ct-w4a16").experts
+    layer.hidden_size = HIDDEN + 8
+    assert why_not(layer) == "72 columns of the input, no multiple of 16"
+    layer.hidden_size, layer.__class__ = HIDDEN, Own
+    assert why_not(layer) == "a subclass of FusedMoE, Own"
 
 
 def test_runners_that_are_not_served(parallel):
