@@ -73,7 +73,8 @@ def create_weights(
     layer: FusedMoE, names: Names, k: int, width: int, load: Any, input_global: bool
 ) -> None:
     """k, width: columns of the input, and of down_proj on this rank."""
-    load = watched(layer, global_names(names), load)
+    alphas = (f"{stack}_nvfp4_alpha" for stack in STACKS)
+    load = watched(layer, (*global_names(names), *alphas), load)
     kinds = FusedMoeWeightScaleSupported
 
     def load_input(

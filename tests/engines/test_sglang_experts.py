@@ -299,13 +299,15 @@ def test_a_reload_fills_the_same_memory(parallel, form):
     files, meant = files_of(form, seed=3, inputs={part: 2 * INPUTS[part] for part in PARTS})
     load(model, files)
     assert {name: each.data_ptr() for name, each in layer.named_parameters()} == before
+    assert len({*before.values()}) == len(before)
     given = routed()
     assert_close(form, run(layer, *given), expected(form, meant, *given, (0.02, 0.04)))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_reload_without_a_global_scale_is_an_error(parallel, form):
-    """Not the old one beside new weights. All that is loaded after it is right again."""
+    """Not the old one beside new weights, nor where SGLang catches the error. All that is loaded
+    after it is right again."""
     model = Model(form)
     files, meant = files_of(form)
     layer = load(model, files)
@@ -315,6 +317,7 @@ def test_a_reload_without_a_global_scale_is_an_error(parallel, form):
         left = {each: value for each, value in files.items() if not each.endswith(name)}
         with pytest.raises(ValueError, match=f"mlp.experts.w13_{name}: .*loaded"):
             load(model, left)
+        assert bool(run(layer, *routed()).isnan().all())
     load(model, files)
     given = routed()
     assert_close(form, run(layer, *given), expected(form, meant, *given))
