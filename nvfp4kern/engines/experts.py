@@ -50,7 +50,7 @@ def factors(layer: nn.Module, names: Names, stack: str, w4a4: bool) -> tuple[Ten
     Their sizes do not depend on values. Synchronises with the device.
     """
     alpha, given = loaded(layer, f"{stack}_{names.weight_global}"), None
-    alpha = 1 / alpha if names.divisors else alpha
+    alpha = 1 / alpha if names.divisors else alpha.clone()
     if w4a4:
         given = largest(layer, f"{stack}_{names.input_global}", names.divisors)
         alpha = alpha / given if names.divisors else alpha * given

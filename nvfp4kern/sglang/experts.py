@@ -73,7 +73,8 @@ def create_weights(
     layer: FusedMoE, names: Names, k: int, width: int, load: Any, input_global: bool
 ) -> None:
     """k, width: columns of the input, and of down_proj on this rank."""
-    load = watched(layer, global_names(names), load)
+    alphas = (f"{stack}_nvfp4_alpha" for stack in STACKS)
+    load = watched(layer, (*global_names(names), *alphas), load)
     kinds = FusedMoeWeightScaleSupported
 
     def load_input(
@@ -149,7 +150,7 @@ class Experts:
     def apply(self, layer: FusedMoE, dispatch_output: Any) -> StandardCombineInput:
         routed = dispatch_output.topk_output
         weights, factor = routed.topk_weights, self.moe_runner_config.routed_scaling_factor
-        if factor is not None and common.is_cuda():  # elsewhere SGLang's models multiply results
+        if factor is not None and common.is_cuda():  # elsewhere SGLang leaves it to its models
             weights = weights * factor
         x, inverse = dispatch_output.hidden_states, self.NAMES.divisors
         y = product(layer, x, routed.topk_ids, weights, self.w4a4, inverse, **self.gating)

@@ -23,7 +23,8 @@ from .reloading import expect, watched
 def create_weights(
     layer: nn.Module, names: Names, k: int, rows: list[int], weight_loader: Any, input_global: bool
 ) -> None:
-    weight_loader = watched(layer, (names.weight_global, names.input_global), weight_loader)
+    scales = names.weight_global, names.input_global, "nvfp4_alpha"
+    weight_loader = watched(layer, scales, weight_loader)
 
     def of_scale(data: Tensor) -> nn.Parameter:
         own = PerTensorScaleParameter(data=data, weight_loader=weight_loader)

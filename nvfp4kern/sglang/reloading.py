@@ -2,7 +2,8 @@
 
 SGLang fills the parameters that are there, so one that files lack would keep what it had. Global
 scales are NaN from the first parameter of a load on, and `loaded` of engines finds those that stay
-NaN. A layer of which files have nothing keeps all it has.
+NaN. So are the alphas that follow from them: SGLang may catch the error, and go on. A layer of
+which files have nothing keeps all it has.
 """
 
 import threading
@@ -16,7 +17,7 @@ _LOCK = threading.Lock()  # SGLang's models may load experts in threads
 
 
 def watched(layer: nn.Module, names: Iterable[str], load: Callable[..., Any]) -> Callable[..., Any]:
-    """SGLang's loader of a layer's parameters, and of these names the global scales."""
+    """SGLang's loader of a layer's parameters. names: its global scales and alphas."""
 
     def load_one(parameter: nn.Parameter, *args: Any, **options: Any) -> Any:
         _begin(layer, names)

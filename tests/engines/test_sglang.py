@@ -137,17 +137,19 @@ def test_a_reload_fills_the_same_memory(ranks, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_reload_without_a_global_scale_is_an_error(ranks, form):
-    """Not the old one beside new weights. All that is loaded after it is right again."""
+    """Not the old one beside new weights, nor where SGLang catches the error. All that is loaded
+    after it is right again."""
     layer = layer_of(form, LAYERS[0])
     fill(layer, form, LAYERS[0])
+    x = torch.randn(3, K, generator=torch.Generator().manual_seed(1)).bfloat16()
     names = "weight_scale_2", "input_scale"
     if form.startswith("ct"):
         names = "weight_global_scale", "input_global_scale"
     for name in names[: 1 + form.endswith("w4a4")]:
         with pytest.raises(ValueError, match=rf"{name}: was not loaded for shards \[0, 1\] of 2"):
             fill(layer, form, LAYERS[0], seed=3, without=name)
+        assert bool(layer.quant_method.apply(layer, x).isnan().all())
     meant = fill(layer, form, LAYERS[0], seed=3)
-    x = torch.randn(3, K, generator=torch.Generator().manual_seed(1)).bfloat16()
     assert_close(layer.quant_method.apply(layer, x), inputs_of(form, x) @ meant.T)
 
 

@@ -242,7 +242,7 @@ def test_each_rank_has_the_fused_shared_expert(parallel, rank):
 
 @pytest.mark.parametrize("form", ["modelopt-w4a16", "ct-w4a16"])
 def test_the_routers_factor_is_ours_on_gpus(parallel, monkeypatch, form):
-    """On CPUs SGLang's models multiply what experts return."""
+    """On CPUs SGLang leaves it to its models, some of which multiply what experts return."""
     from nvfp4kern.sglang import experts
 
     files, meant = files_of(form)
@@ -299,13 +299,15 @@ def test_a_reload_fills_the_same_memory(parallel, form):
     files, meant = files_of(form, seed=3, inputs={part: 2 * INPUTS[part] for part in PARTS})
     load(model, files)
     assert {name: each.data_ptr() for name, each in layer.named_parameters()} == before
+    assert len({*before.values()}) == len(before)
     given = routed()
     assert_close(form, run(layer, *given), expected(form, meant, *given, (0.02, 0.04)))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_reload_without_a_global_scale_is_an_error(parallel, form):
-    """Not the old one beside new weights. All that is loaded after it is right again."""
+    """Not the old one beside new weights, nor where SGLang catches the error. All that is loaded
+    after it is right again."""
     model = Model(form)
     files, meant = files_of(form)
     layer = load(model, files)
@@ -315,6 +317,7 @@ def test_a_reload_without_a_global_scale_is_an_error(parallel, form):
         left = {each: value for each, value in files.items() if not each.endswith(name)}
         with pytest.raises(ValueError, match=f"mlp.experts.w13_{name}: .*loaded"):
             load(model, left)
+        assert bool(run(layer, *routed()).isnan().all())
     load(model, files)
     given = routed()
     assert_close(form, run(layer, *given), expected(form, meant, *given))
@@ -399,6 +402,21 @@ def test_servers_that_are_not_served(parallel, asked, what):
     assert why_not(layer) is None
     parallel(**asked)
     assert why_not(layer) == what
+
+
+def test_layers_that_are_not_served(parallel):
+    from sglang.srt.layers.moe.fused_moe_triton import FusedMoE
+
+    from nvfp4kern.sglang.experts import why_not
+
+    class Own(FusedMoE):
+        pass
+
+    layer = Model("ct-w4a16").experts
+    layer.hidden_size = HIDDEN + 8
+    assert why_not(layer) == "72 columns of the input, no multiple of 16"
+    layer.hidden_size, layer.__class__ = HIDDEN, Own
+    assert why_not(layer) == "a subclass of FusedMoE, Own"
 
 
 def test_runners_that_are_not_served(parallel):
