@@ -12,7 +12,7 @@ NK_CHOICE_FITS(list_choice);
 
 bool gemm_is_empty_group(const nk_gemm_problem *p) { return p->l == 0 || p->m == 0 || p->n == 0; }
 
-/* One family serves all groups: their tokens are of one type. */
+/* One family serves all groups, the first one's. */
 static const gemm_family *family_of_list(const gemm_row *row, const gemm_desc *d)
 {
     return d->list->groups > 0 ? row->family(d) : NULL;
@@ -44,7 +44,7 @@ bool gemm_next_launch(const nk_grouped_gemm_problem *p, const gemm_family *f, in
 }
 
 /* Why some group cannot be served by any tile, or NULL. */
-static const char *why_not_groups(const nk_grouped_gemm_problem *p, const gemm_query *q)
+static const char *why_not_groups(const gemm_row *row, const nk_grouped_gemm_problem *p, const gemm_query *q)
 {
     bool any = false;
     for (int64_t g = 0; g < p->groups; g++) {
@@ -52,6 +52,7 @@ static const char *why_not_groups(const nk_grouped_gemm_problem *p, const gemm_q
         if (gemm_is_empty_group(one)) continue;
         const gemm_desc d = {
             .op = GEMM_LIST, .gemm = one, .activation = gemm_activation_of(p), .count = 1, .members = &one};
+        if (row->family(&d) != q->family) return GEMM_SEVERAL_TYPES;
         const char *why = q->family->why_not ? q->family->why_not(&d, q) : NULL;
         if (why) return why;
         any = true;
@@ -69,7 +70,7 @@ nk_status gemm_plan_list(const gemm_row *row, const gemm_desc *d, const nk_setti
     gemm_launch later;
     const gemm_family *f = family_of_list(row, d);
     if (f) NK_TRY(gemm_query_of(f, p->device, settings, &c->query));
-    const char *why = f ? why_not_groups(p, &c->query) : GEMM_NOTHING;
+    const char *why = f ? why_not_groups(row, p, &c->query) : GEMM_NOTHING;
     if (why && row->is_last) return NK_OK; /* no launch */
     if (!f) return nk_decline(plan, why);
     NK_TRY(gemm_decline(f, settings, why, plan));

@@ -10,6 +10,7 @@
 #define GEMM_NO_ACTIVATED_LISTS "it has no kernels of lists with an activation: models' experts are one stack"
 #define GEMM_NO_CODES "the operator has no kernel of it that writes codes"
 #define GEMM_NO_SMEM "its CTAs do not fit into shared memory"
+#define GEMM_SEVERAL_TYPES "a launch has NVFP4 tokens or 16-bit ones, and the list has both"
 #define GEMM_NOTHING "no group has anything to multiply"
 
 #define GEMM_LARGEST (1 << 30) /* extent, or number of tiles: tensor maps and kernels count in 32 bits */

@@ -47,13 +47,17 @@ def list_of(pairs, device, forms=("linear", "linear")):
     sides = list(zip(*pairs, strict=True))
     args = [[elements(o, device) for o in side] for side in sides]
     for side, form in zip(sides, forms, strict=True):
-        sf = [scales(o, form, rng_of(9), device) for o in side]
-        args.append(None if isinstance(side[0], Halves) else sf)
+        coded = [not isinstance(o, Halves) for o in side]
+        sf = [
+            scales(o, form, rng_of(9), device) if c else None
+            for o, c in zip(side, coded, strict=True)
+        ]
+        args.append(sf if any(coded) else None)
     return args
 
 
 def run_list(pairs, device, *, forms=("linear", "linear"), dtype="float16", order="row", **options):
-    """Tokens are Operands, or Halves of one type."""
+    """Tokens are Operands or Halves."""
     args = list_of(pairs, device, forms)
     outs = [Guarded((len(a), len(b)), dtype, device, order) for a, b in zip(*args[:2], strict=True)]
     out = [o.tensor for o in outs]

@@ -1,5 +1,7 @@
 """grouped_gemm: a list of problems of any shapes, or experts as row ranges of one operand."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -108,6 +110,19 @@ def test_list_new_outputs(device, dtype):
     dtype = dtype or "float16"
     assert isinstance(outs, list) and {got.dtype for got in outs} == {getattr(torch, dtype)}
     check_exact(map(values, outs), pairs, dtype)
+
+
+@pytest.mark.parametrize("kinds", list(permutations((None, "float16", "bfloat16"), 2)))
+def test_list_of_several_types(device, kinds):
+    """Tokens need not be of the first group's type."""
+    rng, sizes = rng_of(5), [(3, 40, 64), (4, 33, 96), (0, 9, 32)]
+    pairs = []
+    for size, dtype in zip(sizes, (*kinds, kinds[0]), strict=True):
+        pairs += group_operands(rng, data.exact_family, [size], dtype)
+    outs = run_list(pairs, device, dtype="float32")
+    for got, (a, b), dtype in zip(outs, pairs, (*kinds, kinds[0]), strict=True):
+        expected = reference.gemm(a.values, b.values, nvfp4=dtype is None)
+        assert_ok(reference.check_bits(got, expected.rounded("float32")), dtype)
 
 
 @pytest.mark.parametrize("kind", ("W4A16", "16-bit", "16-bit transposed"))

@@ -43,6 +43,12 @@ static cuda_kernel *sm100_f16_kernel_of(const gemm_desc *d, int config)
     return d->op == GEMM_GROUPED && !d->activation ? of_16_bits[config] : NULL;
 }
 
+/* Of a list: a kernel asks the first group whether tokens are bf16. */
+static bool sm100_f16_in_one_launch(const nk_gemm_problem *member, const nk_gemm_problem *first)
+{
+    return member->a.dtype == first->a.dtype;
+}
+
 static const char *sm100_f16_why_not(const gemm_desc *d, const gemm_query *q)
 {
     const nk_gemm_problem *p = d->gemm;
@@ -96,4 +102,5 @@ static const sm100_mainloop mainloop = {
     .why = sm100_f16_why, .resources = sm100_f16_resources, .us = sm100_f16_tiles_us};
 
 GEMM_FAMILY(sm100, kind_f16, "halves", SM100_KIND_F16_TILES, .schedules = 1, .invariant = SM100_KIND_F16_n64,
-            .kernel = sm100_f16_kernel_of, .why_not = sm100_f16_why_not, SM100_SHARED_MEMBERS(&mainloop));
+            .kernel = sm100_f16_kernel_of, .why_not = sm100_f16_why_not, .in_one_launch = sm100_f16_in_one_launch,
+            SM100_SHARED_MEMBERS(&mainloop));

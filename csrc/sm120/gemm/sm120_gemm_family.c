@@ -88,10 +88,12 @@ static const gemm_config *config_of(const gemm_launch *c) { return &c->family->c
 void sm120_derive(const gemm_desc *d, const gemm_query *q, gemm_launch *c)
 {
     const gemm_config *t = config_of(c);
+    /* All tiles add alike, but a gemv does not, nor stream-K. */
+    const bool has_others = d->op == GEMM || (d->op == GEMM_DUAL && mainloop_of(q)->leaves_few_tiles);
     c->plan.grid = sm120_tiles(d, t);
     c->plan.threads = SM120_GEMM_THREADS(t->warpgroups);
     c->plan.tile_n = gemm_features(d, t);
-    c->plan.batch_invariant = d->op != GEMM || q->batch_invariant; /* all tiles add alike, but a gemv does not */
+    c->plan.batch_invariant = !has_others || q->batch_invariant;
     c->plan.why = "a tile for each CTA";
     c->smem_bytes = smem_bytes_of(q, t);
 }

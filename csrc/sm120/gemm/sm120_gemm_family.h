@@ -14,6 +14,7 @@ typedef struct sm120_mainloop {
     double mma_cycles;                             /* that it takes of one of an SM's four schedulers */
     double decode_cycles;                          /* the same of a warp's step, that its MMAs do not hide */
     int32_t (*smem_bytes)(int tokens, int stages); /* of a CTA */
+    bool leaves_few_tiles;                         /* of gemm and dual_gemm to stream-K, which adds in another order */
 } sm120_mainloop;
 
 /* Of both families. Tiles are as many as any offsets of experts can need. */

@@ -48,7 +48,8 @@ static int32_t sm120_f16_smem_bytes(int tokens, int stages) { return SM120_KIND_
 static const sm120_mainloop mainloop = {.mma_k = SM120_KIND_F16_MMA_K,
                                         .mma_cycles = SM120_KIND_F16_MMA_CYCLES,
                                         .decode_cycles = SM120_KIND_F16_DECODE_CYCLES,
-                                        .smem_bytes = sm120_f16_smem_bytes};
+                                        .smem_bytes = sm120_f16_smem_bytes,
+                                        .leaves_few_tiles = true};
 
 GEMM_FAMILY(sm120, kind_f16, NULL, SM120_KIND_F16_TILES, .kernel = sm120_f16_kernel_of, .why_not = sm120_f16_why_not,
             SM120_SHARED_MEMBERS(&mainloop));

@@ -89,7 +89,8 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "operators/test_blackwell_plans.py",
         "-k",
         "contiguous or blackwell or clamped or bad_offsets or grouped_gemm and (scale_factors or"
-        " in_turn or test_output_orders or poisons or gathered and 1024 and not W4A16)",
+        " in_turn or several_types or test_output_orders or poisons or"
+        " gathered and 1024 and not W4A16)",
     ],
     "gated experts of NVFP4": [
         "operators/test_grouped_dual_gemm.py",
