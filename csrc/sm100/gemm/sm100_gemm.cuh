@@ -163,8 +163,8 @@ __device__ inline void issue_mmas(mxf4nvf4_smem<C> &s, uint32_t tmem, const P &l
                                   const mma_tile_scheduler &scheduler)
 {
     pipeline_state load, accumulator, sf;
-    /* The step SF_STAGES before, whose columns this step overwrites. At first there is none, and its parity is the one
-     * that stages have which begin empty. */
+    /* The step SF_STAGES before, whose columns this step overwrites. At first there is none: a stage that nobody has
+     * used passes a wait for parity 1. */
     pipeline_state reuse = {C::STAGES - C::SF_STAGES, 1};
     for_each_mma_tile<C>(scheduler, [&](const mma_tile &t) {
         const int k_blocks = (int)nk_ceil_div(problem_of_tile(launch, t).k, SM100_GEMM_MMA_K);

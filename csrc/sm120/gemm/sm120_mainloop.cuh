@@ -1,4 +1,4 @@
-/* The main loop of all GEMMs: acc[weight rows][tokens] += W X^T over K.
+/* What sm120_tile.cuh's main loop does with NVFP4 tokens: acc[weight rows][tokens] += W X^T over K.
  *
  * Work: weights are the A operand of mma.m16n8k64 (16 rows), tokens the B operand (8 columns), so that few tokens take
  * few instructions. A tile's 128 weight rows are an atom of scale factors. A warp owns eight row quads of it, rows q,
@@ -13,10 +13,8 @@
  * banks, and so are the 32 words of a warp's scale factors.
  *
  * NaN: that zero codes times a NaN scale factor are NaN no manual says. So each lane keeps whether a factor that it
- * loaded was NaN, and the sums of such rows and columns become NaN behind the loop. Bit 7 is cleared: it means nothing.
- *
- * Barriers: __syncthreads at each step: what all threads copied for this step -> all warps, which multiply it; all
- * warps, which multiplied the step before -> the copies into its stage. */
+ * loaded was NaN, and the sums of such rows and columns become NaN behind the loop. Bit 7 means nothing, and is
+ * cleared. */
 #ifndef NK_SM120_MAINLOOP_CUH
 #define NK_SM120_MAINLOOP_CUH
 
@@ -116,8 +114,7 @@ template <int TILE_M, int WARPS_M> struct sm120_source {
     }
 };
 
-/* A warp's sums, of 32 weight rows: acc[m16 tile][n8 tile]. Its rows, see above: of m16 tile i, row g is the warp's row
- * g of quads' row 2 i, row g + 8 that of 2 i + 1. */
+/* A warp's sums, as sm120_tile.cuh has them. */
 template <int TILES> struct sm120_sums {
     static constexpr int GROUPS = (TILES + 3) / 4; /* of n8 tiles whose scale factors are one load */
 

@@ -12,8 +12,8 @@
  * - TILE_M, WARPS_M, STAGES; STEP: elements of K; SMEM: what the host asks for.
  * - stage: a step's operands in shared memory.
  * - source: what a thread copies of a tile. point(op, tile), fetch(stage, step), k.
- * - sums: a warp's, of 32 weight rows: acc[m16 tile][n8 tile][4]. Its rows are r, r + 32, r + 64, r + 96 of eight row
- *   quads; of m16 tile i, row g is the warp's row g of quads' row 2 i, row g + 8 that of 2 i + 1.
+ * - sums: a warp's, of 32 weight rows: acc[m16 tile][n8 tile][4]. Its rows are r, r + 32, r + 64, r + 96 for eight r
+ *   in a row, one for each g. Rows g and g + 8 of m16 tile 0 are r and r + 32; of tile 1, r + 64 and r + 96.
  * - multiply(source, stage, quads, first_token, sums): a step; finish(sums), behind the last.
  *
  * Roles: all warps alike.

@@ -22,7 +22,7 @@ enum {
 #define SM120_KIND_F16_STEP 64 /* elements of K: four scale factors, a word */
 #define SM120_KIND_F16_MMA_K 16
 
-/* struct kind_f16_stage of sm120_kind_f16_mainloop.cuh, which compares. */
+/* struct kind_f16_stage of sm120_kind_f16_mainloop.cuh; sm120_multiply_tile() compares. */
 #define SM120_KIND_F16_STAGE_BYTES(tokens) \
     (SM120_GEMM_TILE_N * (SM120_KIND_F16_STEP / 2 + 4) + (tokens) * SM120_KIND_F16_STEP * 2)
 #define SM120_KIND_F16_SMEM(tokens, stages) SM120_SMEM(tokens, (stages) * SM120_KIND_F16_STAGE_BYTES(tokens))

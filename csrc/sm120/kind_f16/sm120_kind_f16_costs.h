@@ -1,5 +1,5 @@
 /* What the sm120 kind_f16 family's work takes, beside sm120_gemm_costs.h. Published, not measured here: a GPU of 170
- * SMs at 2.4 GHz has 210 TFLOPS of fp16 with fp32 sums, 128 multiply-adds a cycle and scheduler. */
+ * SMs at 2.4 GHz has 210 TFLOPS of fp16 with fp32 sums, 64 multiply-adds a cycle and scheduler. */
 #ifndef NK_SM120_KIND_F16_COSTS_H
 #define NK_SM120_KIND_F16_COSTS_H
 

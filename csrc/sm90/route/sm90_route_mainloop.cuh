@@ -130,8 +130,8 @@ __device__ inline void load_stages(const route_cta<C> &at, const cuda_tensor_map
     }
 }
 
-/* The same thread: until all CTAs of the cluster have read what they will of this CTA's stages. Then none of them
- * arrives at its mbarriers any more. */
+/* The same thread: until all CTAs of the cluster have given back every stage that this CTA loaded for them. None of
+ * them arrives at its mbarriers after that. */
 template <class C> __device__ inline void drain_pipeline(const route_cta<C> &at)
 {
     const int loaded = at.end - at.begin;
