@@ -15,6 +15,6 @@ COLUMNS = {  # operator -> its baselines on a CPU
     "combine": {"torch eager", "torch.compile"},
     "quantize": {"torch eager", "torch.compile"},
     "dequantize": {"torch eager", "torch.compile"},
-    "experts": set(),
+    "experts": {"torch grouped_mm bf16 and silu"},
     "layer": set(),
 }

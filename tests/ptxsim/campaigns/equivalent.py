@@ -238,6 +238,9 @@ OF_ROUTE = {
         "kernels run one after the other here, and the thread waits again"
     ),
     "no warp barrier, route_turns: __syncwarp (2 of 2)": "a CTA of eight tokens has one turn",
+    "a comparison off by one, route_turns: statement (27 of 28)": (
+        "which of two ways selects from 32 expert groups, where both are right"
+    ),
     "a constant more, route_turns: statement (25 of 28)": (
         "one part of sixteen is left out only where it is the last, and K has so many parts"
     ),
