@@ -27,7 +27,7 @@ from vllm_remote import ENGINES, Remote
 from nvfp4kern import machine, results
 
 PROMPT, STEPS, ROUNDS, BATCHES = 256, 64, 5, (1, 8, 64, 256)
-AT_ONCE = 8192
+BATCHED_TOKENS = 8192
 """Tokens of one step, at most."""
 CHECKED, SEQUENCES = 8, 4
 """Tokens that are checked, of so many sequences of a batch."""
@@ -108,11 +108,11 @@ def show(row):
 def engine_options(arguments):
     batches, steps = sorted(arguments.batches), arguments.steps + vllm_remote.WARM
     length = arguments.prompt + (arguments.rounds + 2) * steps + vllm_remote.WARM
-    length += batches[-1] * arguments.prompt // AT_ONCE  # what the first prompts are ahead by
+    ahead = batches[-1] * arguments.prompt // BATCHED_TOKENS  # steps of the first prompts
     found = {
         "skip_tokenizer_init": True, "dtype": "bfloat16", "enable_prefix_caching": False,
-        "max_model_len": length, "max_num_seqs": batches[-1],
-        "max_num_batched_tokens": AT_ONCE, "enforce_eager": arguments.eager,
+        "max_model_len": length + ahead, "max_num_seqs": batches[-1],
+        "max_num_batched_tokens": BATCHED_TOKENS, "enforce_eager": arguments.eager,
     }  # fmt: skip
     if arguments.attention:
         found["attention_backend"] = arguments.attention

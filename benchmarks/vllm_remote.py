@@ -104,8 +104,8 @@ class Engine:
         return statistics.median(b - a for a, b in itertools.pairwise(at))
 
     def _advance(self, tokens):
-        """Until those that have the fewest have so many more. Prompts that one step does not hold
-        get their first token some steps later than others, and stay behind by as many."""
+        """Steps until the requests with the fewest tokens have so many more. Prompts that do not
+        fit into one step get their first token later than others, and stay behind."""
         wanted = min(self.made.values()) + tokens
         while min(self.made.values()) < wanted:
             if not self.core.has_unfinished_requests():

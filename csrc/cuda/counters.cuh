@@ -13,7 +13,7 @@
 
 typedef unsigned long long counter_word;
 
-/* Who has added wrote something before: this thread sees it behind the call. */
+/* This thread sees what the counted threads wrote before they added. */
 __device__ inline uint64_t counted(const uint64_t *counter, uint64_t base) { return ld_acquire_gpu(counter) - base; }
 
 /* For one thread. */

@@ -154,7 +154,10 @@ def in_bfloat16(x, up, down, offsets, rows, top, scale):
     tokens, ends = floats(x, torch.bfloat16), offsets[1:]
     up, down = (floats(w, torch.bfloat16) for w in (up, down))
     down *= scale
-    product = lambda a, w: baselines.grouped_mm(a, w, ends)()  # noqa: E731
+
+    def product(a, w):
+        return baselines.grouped_mm(a, w, ends)()
+
     gather = baselines.fused(lambda tokens, at: tokens[at // top], x.device)
     gate = baselines.fused(baselines.gate, x.device)
     return InOrder([lambda: product(gate(product(gather(tokens, rows), up)), down)])

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Adds, and returns what was there. What this thread did or has seen before is seen by whoever reads the sum with
- * acquire, and what others released to it is seen here. */
+/* Adds, and returns what was there. A thread that reads the sum with acquire sees what this thread did and saw before.
+ * This thread sees what the additions before it released. */
 __device__ inline uint64_t atom_add_acq_rel_gpu(uint64_t *at, uint64_t more)
 {
     uint64_t before;
