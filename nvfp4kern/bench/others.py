@@ -136,8 +136,8 @@ def quantized_bytes(x, s2):
 
 def four_six_bytes(x, s2):
     """The same of the recipe four_six."""
-    if s2 is None:
-        s2 = x.float().abs().max() / 1536
+    one = torch.ones((), device=x.device)  # on a GPU torch divides by no number: it multiplies
+    s2 = x.float().abs().max() / (1536 * one) if s2 is None else s2 * one
     blocks = x.float().unflatten(-1, (-1, 16))
     magnitudes, made = blocks.abs(), []
     halves = torch.arange(4, device=x.device) * 0.5  # no table, which a graph cannot copy
