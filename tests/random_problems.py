@@ -5,8 +5,10 @@
 
 On exact data the GPU must write the CPU's bytes, guards included; of some the oracle is asked, too
 (tests/drawn_cases.py). --routers draws calls of route instead, whose weights are approximations:
-the oracle says whether each token's are right, and its experts. Half of the processes use three
-SMs, so that CTAs walk. A problem follows from the seed and its number, which a failure shows.
+the oracle says whether each token's are right, and its experts. Every second process uses three SMs, so that
+CTAs walk, and every second round over all tiles few rows at a time. A problem follows from the
+seed, the number of processes and its own number, which a failure shows. A GPU switches between
+processes: more of them than drawing keeps it busy are slower.
 --backend sm80 draws what sm90 has tiles for, and forces none. --backend cpu compares the CPU with
 itself: a test of this script.
 """
@@ -50,10 +52,8 @@ def attempt(case, number, seed, asked, counts):
 def of_worker(asked, worker, end):
     """Every asked.jobs-th problem, until the time is over: (counts, what went wrong)."""
     os.environ["NVFP4KERN_BACKEND"] = asked.backend
-    if worker // 2 % 2:  # the number of cases may be even
+    if worker % 2:
         os.environ["NVFP4KERN_SM_LIMIT"] = "3"
-    if worker // 4 % 2:
-        os.environ["NVFP4KERN_ROW_LIMIT"] = "19"
     import torch
     from drawn_cases import cases, families_of
 
@@ -64,7 +64,9 @@ def of_worker(asked, worker, end):
     for number in range(worker, asked.count, asked.jobs):
         if time.time() > end:
             break
-        case = of_all[number % len(of_all)]
+        of_round, at = divmod(number // asked.jobs, len(of_all))  # all tiles by each process
+        case = of_all[at]
+        os.environ["NVFP4KERN_ROW_LIMIT"] = "19" if of_round % 2 else str(2**31 - 1)
         try:
             attempt(case, number, asked.seed, asked, counts)
         except Exception as error:
