@@ -29,6 +29,8 @@ from nvfp4kern import machine, results
 PROMPT, STEPS, ROUNDS, BATCHES = 256, 64, 5, (1, 8, 64, 256)
 BATCHED_TOKENS = 8192
 """Tokens of one step, at most."""
+MOST_CAPTURED = 512
+"""Tokens of the largest step of which vLLM captures a graph unless it is told to."""
 CHECKED, SEQUENCES = 8, 4
 """Tokens that are checked, of so many sequences of a batch."""
 AGREE = {"dense": 0.1, "mixture": 0.3}
@@ -118,7 +120,9 @@ def engine_options(arguments):
         found["attention_backend"] = arguments.attention
     if arguments.device == "cuda":  # given, so that engines can start at once and do not measure
         found |= {"gpu_memory_utilization": 0.2, "kv_cache_memory_bytes": arguments.cache << 30}
-        found["compilation_config"] = {"cudagraph_capture_sizes": batches}
+        # Those of vLLM's own choice that are used: it captures up to 512 tokens, prompts as well.
+        captured = sorted({*batches, *(n for n in (arguments.prompt,) if n <= MOST_CAPTURED)})
+        found["compilation_config"] = {"cudagraph_capture_sizes": captured}
     return found
 
 
@@ -186,13 +190,14 @@ def measured(model, batch, remotes, arguments, content):
 def profiled(model, batch, remotes, arguments, content):
     """After all that is timed: a profiler that has run once may slow a process down."""
     shape = SHAPES[model]
-    for remote in remotes:
-        remote.call("start", prompts_of(batch, shape, arguments.prompt))
-        if found := vllm_steps.summary(remote.call("profile"), shape.layers):
-            of = {"model": model, "batch": batch, "engine": remote.name}
-            content["profiles"].append(of | found)
-            vllm_steps.show(" ".join(map(str, of.values())), found)
-        remote.call("stop")
+    prompts = prompts_of(batch, shape, arguments.prompt)
+    for what in ("decode", "prefill"):
+        for remote in remotes:
+            steps = remote.call(f"profile_{what}", prompts)
+            if found := vllm_steps.summary(steps, shape.layers):
+                of = {"model": model, "batch": batch, "engine": remote.name, "of": what}
+                content["profiles"].append(of | found)
+                vllm_steps.show(" ".join(map(str, of.values())), found)
     write(arguments, content)
 
 

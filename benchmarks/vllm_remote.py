@@ -113,26 +113,37 @@ class Engine:
             for out in self.core.step():
                 self.made[out.request_id] += len(out.outputs[0].token_ids)
 
-    def profile(self, steps=5):
+    def profile_decode(self, prompts):
         """[(name, start, microseconds)] of what the GPU did in each of some steps."""
-        from torch.profiler import ProfilerActivity, profile, record_function
-
+        self.start(prompts)
         self._advance(WARM)
-        synchronize()
-        activities = [ProfilerActivity.CPU]
-        activities += [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-        with profile(activities=activities) as found:
-            for _ in range(steps):
-                with record_function(vllm_steps.STEP):
-                    self.core.step()
-                    synchronize()
-        return vllm_steps.by_step(found.events())
+        found = profiled(self.core.step)
+        self.stop()
+        return found
+
+    def profile_prefill(self, prompts):
+        """The same of prompts that are filled again and again, in a step each time if they fit."""
+        return profiled(lambda: self._generate(prompts, 1))
 
     def stop(self):
         self.core.abort_request(list(self.made))
         while self.core.has_unfinished_requests():
             self.core.step()
         self.made = {}
+
+
+def profiled(step, times=5):
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    synchronize()
+    activities = [ProfilerActivity.CPU]
+    activities += [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with profile(activities=activities) as found:
+        for _ in range(times):
+            with record_function(vllm_steps.STEP):
+                step()
+                synchronize()
+    return vllm_steps.by_step(found.events())
 
 
 def parameters(tokens, **options):
