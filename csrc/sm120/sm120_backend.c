@@ -2,6 +2,9 @@
 #include "sm120_backend.h"
 
 #include "cuda/cuda_row.h"
+#include "cuda/cuda_shared_cells.h"
+
+CUDA_SHARED_PLANS(sm120, sm120_sort_by_expert, 32)
 
 const nk_backend nk_backend_sm120 = {
     .name = "sm120",
@@ -13,4 +16,5 @@ const nk_backend nk_backend_sm120 = {
     NK_GPU_CELL(sm120, dual_gemm),
     NK_GPU_CELL(sm120, grouped_gemm),
     NK_GPU_CELL(sm120, grouped_dual_gemm),
+    CUDA_SHARED_CELLS(sm120),
 };
