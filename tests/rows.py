@@ -185,6 +185,8 @@ ROWS = {
             simulated=(
                 "every tile",
                 "every tile, NaN times zero is zero",
+                "gemv of few matrices",
+                "few tokens, few rows",
                 "gemm of NVFP4",
                 "dual_gemm of NVFP4",
                 "experts",
@@ -199,6 +201,9 @@ ROWS = {
             ),
             shapes=("deep", "few"),
             operators=(
+                "gemv",
+                "gemv_of_halves",
+                "gemv_by_token",
                 "gemm",
                 "gemm_in_batches",
                 "gemm_of_bfloats",

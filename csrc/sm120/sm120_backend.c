@@ -11,7 +11,8 @@ const nk_backend nk_backend_sm120 = {
     .oldest = 120,
     .newest = 129, /* what sm_120f's machine code runs on */
     CUDA_ROW,
-    .families = (const nk_family *const[]){&sm120_gemm_family, &sm120_kind_f16_family, NULL},
+    .families = (const nk_family *const[]){&sm120_gemm_family, &sm120_kind_f16_family, &sm120_gemv_family, NULL},
+    NK_GPU_CELL(sm120, gemv),
     NK_GPU_CELL(sm120, gemm),
     NK_GPU_CELL(sm120, dual_gemm),
     NK_GPU_CELL(sm120, grouped_gemm),
