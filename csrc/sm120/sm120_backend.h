@@ -7,7 +7,7 @@
 
 #include <cuda_kernels.h>
 
-extern const nk_family sm120_gemm_family, sm120_kind_f16_family;
+extern const nk_family sm120_gemm_family, sm120_kind_f16_family, sm120_gemv_family;
 
 NK_DECLARE_GPU_CELLS(sm120);
 

@@ -66,6 +66,7 @@ REFUSED = [  # (tile, operator, sizes, environment, what the message says)
     ("sm100/gemm:n64", "gemm", {"k": 80}, {}, "no tensor map describes the tokens"),
     ("sm100/gemm:p256", "dual_gemm", {}, {}, NO_KERNEL),
     ("sm100/gemv:w8", "gemm", {"m": 8, "n": 1, "k": 1 << 18}, {}, "do not fit into shared memory"),
+    ("sm120/gemv:w8", "gemm", {"m": 8, "n": 1, "k": 1 << 14}, {}, "do not fit into shared memory"),
     ("sm100/gemm:n64k4", "gemm", {"k": 512}, {}, "K has fewer K tiles than"),
     ("sm100/gemm:p256", "grouped_dual_gemm", {}, {}, NO_KERNEL),
     ("sm100/gemm:p128k2", "grouped_dual_gemm", {}, {}, NO_KERNEL),

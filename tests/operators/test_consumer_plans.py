@@ -1,4 +1,5 @@
-"""Which gemms of 16-bit tokens consumer Blackwell leaves to sm80, and what explain says of it."""
+"""Which gemms consumer Blackwell takes by a gemv, which of 16-bit tokens it leaves to sm80, and
+what explain says of it."""
 
 import pytest
 import torch
@@ -32,6 +33,20 @@ def plan_of(device, n, k, operator="gemm", m=16):
     b, sfb = (torch.zeros(n, k // x, dtype=torch.uint8, device=device) for x in (2, 16))
     matrices = 2 if operator == "dual_gemm" else 1
     return nvfp4kern.explain(operator, a, *[b] * matrices, None, *[sfb] * matrices)
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 14336, 4096), (1, 14336, 32768), (8, 1024, 4096)])
+def test_few_tokens_are_a_gemv(device, m, n, k, monkeypatch):
+    """The CTAs of a call are clusters of one: K is split among warps."""
+    plan = plan_of(device, n, k, m=m)
+    assert plan["kernel"] == "sm120_gemv_bf16_linear" and plan["cluster"] == 1
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    assert plan_of(device, n, k, m=m)["kernel"] == "sm120_kind_f16_gemm_t16"
+
+
+def test_tokens_without_room_are_no_gemv(device):
+    """Eight of K = 14336 take 258 KB, of which a CTA has 99."""
+    assert plan_of(device, 14336, 14336, m=8)["kernel"] == "sm120_kind_f16_gemm_t16"
 
 
 @pytest.mark.parametrize("operator, features", [("gemm", 128), ("dual_gemm", 64)])

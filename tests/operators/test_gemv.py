@@ -176,16 +176,16 @@ def test_how_far_apart_rows_may_be(gpu, far):
 
 
 def test_how_many_rows_there_may_be(gpu):
-    """Kernels of sm90 and sm100 count them in 32 bits."""
+    """Kernels of all rows but sm80 count them in 32 bits."""
     room = torch.zeros(64, dtype=torch.uint8, device=gpu.device)
     kernels = []
     for rows in (4096, 1 << 30, (1 << 30) + 1):
         a, sfa = room.as_strided((rows, 8), (0, 1)), room.as_strided((rows, 1), (0, 1))
         plan = nvfp4kern.explain("gemv", a, room[:8].view(1, 8), sfa, room[:1].view(1, 1))
         kernels.append(plan["kernel"])
-    if gpu.name in ("sm80", "sm90", "sm100"):
+    if gpu.name != "cpu":
         assert all(kernel.startswith(gpu.name) for kernel in kernels[:2]), kernels
-    assert kernels[2].startswith("sm80") == (gpu.name in ("sm80", "sm90", "sm100")), kernels
+    assert kernels[2].startswith("sm80") == (gpu.name != "cpu"), kernels
 
 
 def test_what_tensor_maps_can_say(gpu):

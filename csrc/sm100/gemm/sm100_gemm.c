@@ -1,6 +1,7 @@
 /* The sm100 GEMM family, of NVFP4 tokens: its tile configurations, what they serve and cost. Then the cells of the
  * sm100 row of the backend table. */
-#include "sm100/gemv/sm100_gemv_plan.h"
+#include "gemm/gemm_gemv.h"
+#include "sm100/gemv/sm100_gemv.h"
 #include "sm100_gemm_family.h"
 
 static const gemm_config configs[SM100_GEMM_TILE_COUNT] = {
@@ -128,28 +129,14 @@ static const char *sm100_gemm_row_why_not(const gemm_desc *d, const nk_settings 
     return gemm_encodes(d) ? GEMM_NO_CODES : NULL;
 }
 
-/* One token goes to a gemv, of this row or a later one. No batch-invariant call does: the gemv adds in another order.
- */
 static nk_status sm100_gemm_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,
                                       double *us)
 {
-    sm100_gemv_choice *c = choice;
-    const bool is_forced = nk_tile_forced(settings, sm100_family_by_tokens(d)->tiles) != NK_TILE_ANY;
-    if (d->op != GEMM || settings->batch_invariant || is_forced || d->gemm->m > SM100_GEMV_MAX_TOKENS)
-        return NK_DECLINED;
-    const nk_status status = sm100_plan_gemv(d->gemm, settings, plan, c);
-    if (status == NK_OK) *us = nk_tile_forced(settings, &sm100_gemv_family) != NK_TILE_ANY ? 0 : c->schedule.us;
-    if (d->gemm->m == 1) *us = 0;
-    return status;
-}
-
-static nk_status sm100_gemm_run_gemv(const gemm_desc *d, const void *choice, const nk_exec *exec)
-{
-    return sm100_run_gemv(d->gemm, choice, exec);
+    return gemm_plan_few_tokens(&sm100_gemv_row, sm100_family_by_tokens(d), d, settings, plan, choice, us);
 }
 
 static const gemm_row sm100_gemm_row = {.family = sm100_family_by_tokens,
                                         .why_not = sm100_gemm_row_why_not,
                                         .plan_gemv = sm100_gemm_plan_gemv,
-                                        .run_gemv = sm100_gemm_run_gemv};
+                                        .run_gemv = gemm_run_few_tokens};
 GEMM_CELLS(sm100)

@@ -2,6 +2,8 @@
  * backend table. */
 #include "sm120_gemm_family.h"
 
+#include "gemm/gemm_gemv.h"
+#include "sm120/gemv/sm120_gemv.h"
 #include "sm120_gemm_config.h"
 #include "sm120_gemm_costs.h"
 
@@ -45,15 +47,21 @@ static const gemm_family *sm120_family_of(const gemm_desc *d)
     return d->gemm->a.dtype == NK_E2M1X2 ? &sm120_gemm : &sm120_kind_f16;
 }
 
-/* One token is a later row's gemv's, but for batch-invariant calls: it adds in another order. */
 static const char *sm120_row_why_not(const gemm_desc *d, const nk_settings *settings)
 {
-    const bool is_forced = nk_tile_forced(settings, sm120_family_of(d)->tiles) != NK_TILE_ANY;
-    if (d->op == GEMM && d->gemm->m == 1 && !settings->batch_invariant && !is_forced)
-        return "one token is a gemv, of which the row has no kernel";
+    (void)settings;
     if (gemm_encodes(d)) return GEMM_NO_CODES;
     return d->list && d->list->is_activated ? GEMM_NO_ACTIVATED_LISTS : NULL;
 }
 
-static const gemm_row sm120_gemm_row = {.family = sm120_family_of, .why_not = sm120_row_why_not};
+static nk_status sm120_gemm_plan_gemv(const gemm_desc *d, const nk_settings *settings, nk_plan *plan, void *choice,
+                                      double *us)
+{
+    return gemm_plan_few_tokens(&sm120_gemv_row, sm120_family_of(d), d, settings, plan, choice, us);
+}
+
+static const gemm_row sm120_gemm_row = {.family = sm120_family_of,
+                                        .why_not = sm120_row_why_not,
+                                        .plan_gemv = sm120_gemm_plan_gemv,
+                                        .run_gemv = gemm_run_few_tokens};
 GEMM_CELLS(sm120)

@@ -80,7 +80,8 @@ double sm120_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c
     const double tile = steps / (double)tiles * step_cycles(d, mainloop_of(q), t, (double)resident) +
                         SM120_GEMM_CTA_CYCLES + t->tile_m * SM120_GEMM_TOKEN_CYCLES * (double)resident;
     const double memory = bytes / (SM120_GEMM_MEMORY_BYTES_PER_US / SM120_GEMM_SMS * q->gpu->sms);
-    return nk_larger(waves * tile / SM120_GEMM_CYCLES_PER_US, memory);
+    return nk_larger(waves * tile / SM120_GEMM_CYCLES_PER_US,
+                     memory + SM120_GEMM_CTA_CYCLES / SM120_GEMM_CYCLES_PER_US);
 }
 
 static const gemm_config *config_of(const gemm_launch *c) { return &c->family->configs[c->config]; }

@@ -219,19 +219,20 @@ print(json.dumps(fake_cuda.report()))
 """
 
 
+@pytest.mark.parametrize("row", ("sm100", "sm120"))
 @pytest.mark.parametrize("layout, most", [("blocked", 1.03), ("linear", 1.13)])
-def test_bytes_of_a_gemv_on_blackwell(layout, most):
+def test_bytes_of_a_gemv_on_blackwell(layout, most, row):
     """Memory gives what must be read, once, and SMs ask L2 for little more: the token, and halves
     of sectors of linear scale factors."""
-    need("sm100")
+    need(row)
     batches, n, k = 2, 1024, 4096
     path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
     done = subprocess.run(
         [sys.executable, "-c", BYTES, json.dumps([batches, n, k, layout])],
         cwd=TESTS,
         env=os.environ
-        | build.environment("gemv", cc="10.0", sms=16)
-        | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": "sm100"},
+        | build.environment("gemv", cc=TABLE[row].cc, sms=16)
+        | {"PYTHONPATH": path, "NVFP4KERN_BACKEND": row},
         capture_output=True,
         text=True,
     )

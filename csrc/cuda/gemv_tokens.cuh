@@ -1,18 +1,18 @@
 /* Tokens into shared memory, as fp16 or bf16 in the order in which weights are decoded. */
-#ifndef NK_SM100_GEMV_TOKENS_CUH
-#define NK_SM100_GEMV_TOKENS_CUH
+#ifndef NK_GEMV_TOKENS_CUH
+#define NK_GEMV_TOKENS_CUH
 
-#include "cuda/convert.cuh"
-#include "cuda/pairs.cuh"
+#include "convert.cuh"
 #include "cuda/ptx/narrow.cuh"
 #include "cuda/ptx/registers.cuh"
-#include "sm100_gemv.cuh"
+#include "gemv_steps.cuh"
+#include "pairs.cuh"
 
 enum { CODES, FP16, BF16 };
 
 #define BATCH 4 /* words that a thread loads before it stores them */
 
-constexpr int CHUNK_BYTES = sizeof(sm100_gemv_token_chunk), STEP_WORDS = SM100_GEMV_STEP / 8;
+constexpr int CHUNK_BYTES = sizeof(gemv_token_chunk), STEP_WORDS = GEMV_STEP / 8;
 
 /* Eight elements of a token; zeros beyond K. */
 typedef struct raw_token_word {
@@ -61,7 +61,7 @@ template <int KIND, bool ALONE> __device__ inline void store_word(const raw_toke
             for (int i = 0; i < 4; i++)
                 pairs[i] = multiply_pairs<false>(pairs[i], scale);
         } else if (word % 2 == 0) {
-            ((sm100_gemv_token_chunk *)chunk)->sf[word % CODE_WORDS / 2] = e4m3_to_float(v.sf);
+            ((gemv_token_chunk *)chunk)->sf[word % CODE_WORDS / 2] = e4m3_to_float(v.sf);
         }
         elements = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
@@ -70,12 +70,12 @@ template <int KIND, bool ALONE> __device__ inline void store_word(const raw_toke
 
 /* As much of K of all tokens as the CTA has, by all its threads. */
 template <int KIND, bool ALONE>
-__device__ inline void stage_tokens(const nk_gemm_problem &p, const sm100_gemv_scheduler &s, const warp_schedule &w)
+__device__ inline void stage_tokens(const nk_gemm_problem &p, const gemv_scheduler &s, const warp_schedule &w)
 {
     uint8_t *const tokens = (uint8_t *)(&head() + 1);
-    const int words = w.k_steps * STEP_WORDS, pitch = sm100_gemv_token_bytes(s.k_steps);
+    const int words = w.k_steps * STEP_WORDS, pitch = gemv_token_bytes(s.k_steps);
     const int all = words * (ALONE ? 1 : s.tokens);
-    const int64_t first_k = (int64_t)w.first_k_step * SM100_GEMV_STEP;
+    const int64_t first_k = (int64_t)w.first_k_step * GEMV_STEP;
     for (int first = threadIdx.x; first < all; first += BATCH * blockDim.x) {
         raw_token_word batch[BATCH];
 #pragma unroll

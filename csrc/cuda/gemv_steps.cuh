@@ -1,24 +1,24 @@
 /* What the kernels for few tokens on Blackwell share: which rows and steps a warp has, and its pipeline of weights. */
-#ifndef NK_SM100_GEMV_CUH
-#define NK_SM100_GEMV_CUH
+#ifndef NK_GEMV_STEPS_CUH
+#define NK_GEMV_STEPS_CUH
 
-#include "cuda/operand.cuh"
 #include "cuda/ptx/async_copy.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/global.cuh"
-#include "cuda/sf_layout.cuh"
-#include "sm100_gemv_config.h"
+#include "gemv_config.h"
+#include "operand.cuh"
+#include "sf_layout.cuh"
 
 /* How weights are read. LINEAR and BLOCKED, the layouts of scale factors, need aligned addresses and K % 64 = 0. NARROW
  * reads byte by byte, in both layouts. */
 enum { LINEAR, BLOCKED, NARROW };
 
-constexpr int M8S = SM100_GEMV_TILE_M8S, STAGES = SM100_GEMV_STAGES, CODE_WORDS = SM100_GEMV_CHUNK / 8;
-constexpr int CODE_BYTES = SM100_GEMV_CHUNK / 2, FACTORS = SM100_GEMV_CHUNK / NK_SF_VEC;
+constexpr int M8S = GEMV_TILE_M8S, STAGES = GEMV_STAGES, CODE_WORDS = GEMV_CHUNK / 8;
+constexpr int CODE_BYTES = GEMV_CHUNK / 2, FACTORS = GEMV_CHUNK / NK_SF_VEC;
 
 extern __shared__ uint4 smem[];
 
-__device__ inline sm100_gemv_head &head() { return *(sm100_gemv_head *)smem; }
+__device__ inline gemv_head &head() { return *(gemv_head *)smem; }
 
 /* The steps of a CTA, and of one of its warps. */
 typedef struct warp_schedule {
@@ -28,7 +28,7 @@ typedef struct warp_schedule {
     int steps, tile, k_step;         /* how many the warp has, and where it begins */
 } warp_schedule;
 
-__device__ inline warp_schedule schedule_of_warp(const sm100_gemv_scheduler &s)
+__device__ inline warp_schedule schedule_of_warp(const gemv_scheduler &s)
 {
     warp_schedule w;
     w.l = blockIdx.x / s.clusters;
@@ -37,7 +37,7 @@ __device__ inline warp_schedule schedule_of_warp(const sm100_gemv_scheduler &s)
     w.rank = blockIdx.y;
     w.first_k_step = w.rank * s.k_steps;
     w.k_steps = min(s.k_steps, s.all_k_steps - w.first_k_step);
-    const int tiles = (w.positions + SM100_GEMV_TILE_ROWS - 1) / SM100_GEMV_TILE_ROWS;
+    const int tiles = (w.positions + GEMV_TILE_ROWS - 1) / GEMV_TILE_ROWS;
     const int first = threadIdx.x / 32 * s.steps_per_warp;
     w.steps = max(0, min(s.steps_per_warp, tiles * w.k_steps - first));
     w.tile = w.steps ? first / w.k_steps : 0;
@@ -73,9 +73,9 @@ __device__ inline void point_at_tile(const nk_gemm_problem &p, const warp_schedu
     const int64_t chunk = chunk_index(w, at), factors = p.k / NK_SF_VEC;
 #pragma unroll
     for (int o = 0; o < M8S; o++) {
-        const int here = at.tile * SM100_GEMV_TILE_ROWS + o * SM100_GEMV_M8 + (int)(threadIdx.x >> 2 & 7);
+        const int here = at.tile * GEMV_TILE_ROWS + o * GEMV_M8 + (int)(threadIdx.x >> 2 & 7);
         const int64_t position = w.first + min(here, w.positions - 1);
-        const int64_t row = min(sm100_gemv_row(position, ACCESS == BLOCKED), p.n - 1);
+        const int64_t row = min(gemv_row(position, ACCESS == BLOCKED), p.n - 1);
         at.codes[o] = p.b.data + w.l * p.b.batch_stride + row * p.b.row_stride + chunk * CODE_BYTES;
         at.sf[o] = sf_at(p.b, w.l, row, chunk * FACTORS, factors);
     }
@@ -115,7 +115,7 @@ template <int ACCESS>
 __device__ inline void fetch_weight_step(const nk_gemm_problem &p, const warp_schedule &w, stage_cursor &at,
                                          weight_stage &to)
 {
-    const int elements = (int)min(p.k - (int64_t)chunk_index(w, at) * SM100_GEMV_CHUNK, (int64_t)SM100_GEMV_CHUNK);
+    const int elements = (int)min(p.k - (int64_t)chunk_index(w, at) * GEMV_CHUNK, (int64_t)GEMV_CHUNK);
     if (at.left <= 0) return;
 #pragma unroll
     for (int o = 0; o < M8S; o++) {
@@ -145,7 +145,7 @@ __device__ inline void prefetch_steps(const nk_gemm_problem &p, const warp_sched
 {
 #pragma unroll
     for (int i = 0; i < STAGES; i++) {
-        const int64_t k = (chunk_index(w, at) + 4 * i) * (int64_t)SM100_GEMV_CHUNK;
+        const int64_t k = (chunk_index(w, at) + 4 * i) * (int64_t)GEMV_CHUNK;
         const bool there = i < at.left && at.k_step + i < w.k_steps && k < p.k;
 #pragma unroll
         for (int o = 0; o < M8S; o++)
