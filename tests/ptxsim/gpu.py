@@ -13,7 +13,13 @@ import numpy as np
 from . import build
 
 SETTINGS = {"cc": "9.0", "sms": 4, "threads": 1, "spin_limit": 2_000_000}
-SETTINGS |= {"cp_behind_mma": 1, "scopes": 0, "fenced_stores": 0, "nan_times_zero": 1}
+SETTINGS |= {
+    "cp_behind_mma": 1,
+    "scopes": 0,
+    "fenced_stores": 0,
+    "nan_times_zero": 1,
+    "wavefronts": 0,
+}
 
 
 class SimError(Exception):

@@ -254,7 +254,7 @@ typedef struct dims {
 
 typedef struct stats {
     uint64_t warp_insns, lane_insns, global_loads, global_load_bytes, global_stores, global_store_bytes, mmas, barriers;
-    uint64_t async_bytes, ctas, tma_bytes, l2_read_bytes, l2_write_bytes, touched_bytes;
+    uint64_t async_bytes, ctas, tma_bytes, l2_read_bytes, l2_write_bytes, touched_bytes, shared_wavefronts;
     uint64_t data_waits, stages;   /* instructions that wait for copies; the sum of copies under way then */
     uint64_t samples[MOST_STATES]; /* what warps were doing at regular times: ready, or a wait_reason */
     uint64_t slept[MAX_WARPS];     /* by the warp's number: how often lanes of it fell asleep at an mbarrier */
@@ -324,6 +324,7 @@ typedef struct config {
     uint64_t seed, spin_limit;
     uint32_t launches; /* since the seed was set; atomic */
     bool check_races, check_init, check_scopes, tmem_anywhere, cp_behind_mma, fenced_stores, zeros_win;
+    bool count_wavefronts;
     const char *launches_to; /* a file that lists launches in place of running them, or NULL */
 } config;
 

@@ -111,6 +111,33 @@ OF_GEMV = {
     "no warp barrier, announce_inbox: __syncwarp": TOGETHER,
 }
 
+COUNTED = "of the scan that counts tiles: it finds none, and a tile more has no expert"
+OF_SM120 = {
+    "no barrier, find_expert: __syncthreads": "a CTA has one tile, and looks for no other",
+    "a constant more, stream_k_for_each_tile: statement (4 of 8)": (
+        "a CTA multiplies the next one's tile, too, to the same bits"
+    ),
+    "operands swapped, stream_k_for_each_tile: statement (6 of 8)": (
+        "a tile has one iteration, and so has the CTA: either bound is enough"
+    ),
+    "a constant more, scan_experts: statement (16 of 32)": COUNTED,
+    "operands swapped, scan_experts: statement (22 of 32)": COUNTED,
+    "the other bound, scan_experts: statement (28 of 32)": NEVER_FALLS,
+    "operands swapped, find_sf_row: statement (5 of 6)": (
+        "whether memory has an expert's blocked factors: draws do, bad offsets of "
+        "test_grouped_experts.py have fewer"
+    ),
+    "a comparison off by one, fetch_bytes: statement (5 of 7)": (
+        "a byte of codes behind K, whose products have scale factors of zero"
+    ),
+    "a comparison off by one, sm120_multiply_tile: statement (13 of 18)": (
+        "the factor of a token behind the last, whose sums nobody stores; draws have memory there"
+    ),
+    "the other comparison, is_aligned: statement (1 of 2)": (
+        "what is aligned is read byte by byte: to the same bits"
+    ),
+}
+
 OF_EXPERTS_GEMV = {
     "the other bound, run_16bit_gemv: statement (4 of 58)": "a CTA of experts has all of K",
     "operands swapped, run_16bit_gemv: statement (4 of 58)": (
@@ -254,6 +281,8 @@ EQUIVALENT = {
     **dict.fromkeys(("sm90_list", "sm90_list_blocked"), OF_LIST_GEMV),
     "sm100_few": OF_GEMV,
     "sm100_gemv": OF_GEMV,
+    "sm120_few": OF_GEMV,
+    "sm120_gemv": OF_GEMV,
     "gemv": {
         "no barrier, gemv_of_quads: __syncthreads (1 of 2)": (
             "the vector is staged once, and nobody has read before"

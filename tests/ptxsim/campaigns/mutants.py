@@ -19,14 +19,26 @@ from pathlib import Path
 import anchors
 
 from .. import build
-from .equivalent import EQUIVALENT, OF_HALVES, OF_ROUTE, OF_SM100_ROUTE, OF_TCGEN05, OF_WGMMA
-from .mutations import ASYNC, SCOPES, SYNC, TCGEN05, WGMMA
+from .equivalent import (
+    EQUIVALENT,
+    OF_HALVES,
+    OF_ROUTE,
+    OF_SM100_ROUTE,
+    OF_SM120,
+    OF_TCGEN05,
+    OF_WGMMA,
+)
+from .mutations import ASYNC, SCALED, SCOPES, SYNC, TCGEN05, WGMMA
 from .served_kernel import DrawnKernel, PackageKernel
 
-KEPT = {"sm90": ("wgmma", "sm90_kind_f16", "sm90_route"), "sm100": ("tcgen05", "sm100_route")}
+KEPT = {
+    "sm90": ("wgmma", "sm90_kind_f16", "sm90_route"),
+    "sm100": ("tcgen05", "sm100_route"),
+    "sm120": ("sm120_gemm", "sm120_kind_f16"),
+}
 """By row, the groups of which is kept what `mutants` has found."""
 RESULTS = {row: build.HERE / "results" / f"{row}_mutants.json" for row in KEPT}
-MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05 | SCOPES
+MUTATIONS = SYNC | ASYNC | WGMMA | TCGEN05 | SCALED | SCOPES
 
 
 @dataclass(frozen=True)
@@ -222,6 +234,24 @@ TARGETS = {
     "sm100_route_c64": lambda: DrawnKernel("sm100/route", ["route"], "c64", "bfloats"),
     "sm100_route_floats": lambda: PackageKernel("route_of_floats", "sm100"),
     "sm100_route_l128": lambda: DrawnKernel("sm100/route", ["route"], "l128"),
+    "sm120_gemv": lambda: PackageKernel("gemv", "sm120", sms=4, shape=(1, 8, 16384)),
+    "sm120_few": lambda: PackageKernel(
+        "gemm_of_bfloats", "sm120", sms=3, shape=(5, 90, 4160), tile="sm120/gemv:w16"
+    ),
+    "sm120_gemm_t16": lambda: DrawnKernel("sm120/gemm", ["gemm"], "t16", "codes"),
+    "sm120_gemm_t128": lambda: DrawnKernel("sm120/gemm", ["gemm"], "t128", "codes"),
+    "sm120_gemm_dual": lambda: DrawnKernel("sm120/gemm", ["dual_gemm"], "t64", "codes"),
+    "sm120_gemm_experts": lambda: DrawnKernel(
+        "sm120/gemm", ["contiguous", "rows", "list"], "t16", "codes"
+    ),
+    "sm120_gemm_gated": lambda: DrawnKernel("sm120/gemm", ["gated"], "t64", "codes"),
+    "sm120_kind_f16_t16": lambda: DrawnKernel("sm120/kind_f16", ["gemm"], "t16", "16 bits"),
+    "sm120_kind_f16_t128": lambda: DrawnKernel("sm120/kind_f16", ["gemm"], "t128", "16 bits"),
+    "sm120_kind_f16_dual": lambda: DrawnKernel("sm120/kind_f16", ["dual_gemm"], "t64", "16 bits"),
+    "sm120_kind_f16_experts": lambda: DrawnKernel(
+        "sm120/kind_f16", ["contiguous", "rows", "list"], "t16", "16 bits"
+    ),
+    "sm120_kind_f16_gated": lambda: DrawnKernel("sm120/kind_f16", ["gated"], "t64", "16 bits"),
     "tcgen05_n64": lambda: DrawnKernel("sm100/gemm", ["gemm"], "n64", "codes"),
     "tcgen05_p192": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p192", "codes"),
     "tcgen05_p256": lambda: DrawnKernel("sm100/gemm", ["gemm"], "p256", "codes"),
@@ -233,6 +263,7 @@ TARGETS = {
 }
 OF_GROUPS = {"wgmma": OF_WGMMA, "sm90_kind_f16": OF_HALVES, "sm90_route": OF_ROUTE}
 OF_GROUPS |= {"tcgen05": OF_TCGEN05, "sm100_route": OF_SM100_ROUTE}
+OF_GROUPS |= dict.fromkeys(("sm120_gemm", "sm120_kind_f16"), OF_SM120)
 GROUPS = {name: [t for t in TARGETS if t.startswith(f"{name}_")] for name in OF_GROUPS}
 for name, of_group in OF_GROUPS.items():
     EQUIVALENT |= dict.fromkeys(GROUPS[name], of_group)

@@ -145,6 +145,12 @@ PRODUCT = r"wgmma\.mma_async\S*\s*\{[^}]*\}, "
 A = rf"({PRODUCT})(%rd\d+)(, %rd\d+, [^;]*;)"
 B = rf"({PRODUCT}(?:%rd\d+|\{{[^}}]*\}}), )(%rd\d+)(, [^;]*;)"
 
+
+def further(match):
+    """16 bytes behind its place, which a swizzle has for other columns or rows."""
+    return f"{match[1]}+{int(match[2] or 0) + 16}];"
+
+
 WGMMA = {
     "no wgmma fence": (r"wgmma\.fence\S*;", ""),
     "no commit of products": (r"wgmma\.commit_group\S*;", ""),
@@ -158,6 +164,20 @@ WGMMA = {
     "other columns of A": (A, next_columns),
     "other columns of B": (B, next_columns),
 }
+
+
+SCALED = {
+    "another lane's scale factors": (
+        r"(block_scale[^;]*, %r\d+, \{0,)(\d)(\}, %r\d+, \{0,\d\};)",
+        lambda m: f"{m[1]}{1 - int(m[2])}{m[3]}",
+    ),
+    "another lane's scale factors of columns": (
+        r"(block_scale[^;]*, %r\d+, \{0,\d\}, %r\d+, \{0,)(\d)(\};)",
+        lambda m: f"{m[1]}{int(m[2]) ^ 1}{m[3]}",
+    ),
+    "fragments of other rows": (r"(ldmatrix\S*\s+\{[^}]*\}, \[%r\d+)(?:\+(\d+))?\];", further),
+}
+"""What mma.sync has with a scale factor of each block, and without."""
 
 
 SWAPPED = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}

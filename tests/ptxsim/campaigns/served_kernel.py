@@ -11,7 +11,7 @@ from pathlib import Path
 from rows import ROWS
 
 from .. import build
-from .mutations import ASYNC, LOGIC, SCOPES, SYNC, TCGEN05, WGMMA
+from .mutations import ASYNC, LOGIC, SCALED, SCOPES, SYNC, TCGEN05, WGMMA
 
 WORKER = """
 import json, os, sys
@@ -164,5 +164,6 @@ class DrawnKernel(ServedKernel):
 
     def __init__(self, family, operators, tile, multiplies="halves", kind="", first=None, sms=3):
         row = family.partition("/")[0]
-        self.mutations = SYNC | ASYNC | SCOPES | LOGIC | (TCGEN05 if row == "sm100" else WGMMA)
+        of_row = {"sm90": WGMMA, "sm100": TCGEN05, "sm120": SCALED}[row]
+        self.mutations = SYNC | ASYNC | SCOPES | LOGIC | of_row
         super().__init__(row, "of_draws", [family, operators, tile, multiplies, kind], sms, first)

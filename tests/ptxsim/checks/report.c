@@ -184,6 +184,7 @@ size_t sim_report_json(char *to, size_t size)
                                         "l2_read_bytes",
                                         "l2_write_bytes",
                                         "touched_bytes",
+                                        "shared_wavefronts",
                                         "data_waits"};
     static const char *const states[] = {"ready", "gang", "barrier", "cluster", "mbarrier", "async"};
     char *text = NULL;

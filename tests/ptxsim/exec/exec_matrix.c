@@ -3,6 +3,7 @@
 #include "exec_value.h"
 #include "machine/fragment.h"
 #include "machine/memory.h"
+#include "machine/traffic.h"
 #include "num/num_layout.h"
 
 /* ldmatrix: 8x8 matrices of 16 bits; lane 8j+i points to row i of matrix j; lane t gets two elements of row t/4. */
@@ -15,6 +16,7 @@ step sim_exec_ldmatrix(run *r, const insn *in)
         if (!from) return STEP_FAIL;
         memcpy(rows[lane], from, 16);
     }
+    sim_wavefronts(r, in, (uint32_t)((1ull << 8 * in->vec) - 1), 16);
     for (uint32_t j = 0; j < in->vec; j++) {
         if (!in->flags) { /* lane after lane, as it lies there */
             put(r, in->list[j], rows[8 * j], 4);
@@ -53,6 +55,7 @@ step sim_exec_stmatrix(run *r, const insn *in)
         if (!to) return STEP_FAIL;
         memcpy(to, rows[lane], 16);
     }
+    sim_wavefronts(r, in, (uint32_t)((1ull << 8 * in->vec) - 1), 16);
     return STEP_NEXT;
 }
 

@@ -9,6 +9,7 @@
 #include "checks/stores.h"
 #include "exec_value.h"
 #include "machine/memory.h"
+#include "machine/traffic.h"
 
 static uint64_t fetched(const uint8_t *from, unsigned size, bool is_signed)
 {
@@ -54,6 +55,7 @@ step sim_exec_load(run *r, const insn *in)
         }
     }
     note_scope(r, in);
+    sim_wavefronts(r, in, r->mask, bytes);
     if (is_global(in)) {
         r->stats.global_loads++;
         r->stats.global_load_bytes += bytes * (uint32_t)__builtin_popcount(r->mask);
@@ -99,6 +101,7 @@ step sim_exec_store(run *r, const insn *in)
         }
     }
     note_scope(r, in);
+    sim_wavefronts(r, in, r->mask, bytes);
     if (is_global(in)) {
         r->stats.global_stores++;
         r->stats.global_store_bytes += bytes * (uint32_t)__builtin_popcount(r->mask);

@@ -44,6 +44,7 @@ void sim_configure(void)
         .cp_behind_mma = number("PTXSIM_CP_BEHIND_MMA", 1),
         .fenced_stores = number("PTXSIM_FENCED_STORES", 0),
         .zeros_win = !number("PTXSIM_NAN_TIMES_ZERO", 1),
+        .count_wavefronts = number("PTXSIM_WAVEFRONTS", 0),
         .launches_to = getenv("PTXSIM_LAUNCHES_TO"),
     };
     if (sim_config.threads < 1) sim_config.threads = 1;

@@ -1,4 +1,4 @@
-/* Counts what L2 sees of accesses to global memory, in sectors of 32 bytes.
+/* Counts what L2 sees of accesses to global memory, in sectors of 32 bytes, and wavefronts of shared memory.
  *
  * An instruction of a warp asks for each sector once, however many lanes want it. L1 is left out. A bit for each
  * sector of live memory tells what a launch touches at all. */
@@ -63,5 +63,40 @@ void sim_traffic(run *r, uint64_t address, uint32_t bytes, access how)
         s->kept[s->n++ % SECTORS_KEPT] = sector;
         *(how == READ ? &r->stats.l2_read_bytes : &r->stats.l2_write_bytes) += 1u << SECTOR_SHIFT;
         touch(r->launch, r->first_bit + sector);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+/* Shared memory                                                                                                    */
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+#define BANKS 32 /* of four bytes */
+
+/* How many words of the bank with most of them these lanes want; several may want the same one. */
+static uint32_t most_of_a_bank(const run *r, const insn *in, uint32_t lanes, uint32_t bytes)
+{
+    uint64_t words[BANKS][LANES];
+    uint32_t count[BANKS] = {0}, most = 0;
+    for (; lanes; lanes &= lanes - 1) {
+        const uint64_t first = sim_address_at(r, in, 1, (uint32_t)__builtin_ctz(lanes));
+        for (uint64_t word = first / 4; word <= (first + bytes - 1) / 4; word++) {
+            uint64_t *of_bank = words[word % BANKS];
+            uint32_t i = 0, n = count[word % BANKS];
+            while (i < n && of_bank[i] != word)
+                i++;
+            if (i == n) of_bank[count[word % BANKS]++] = word;
+            if (i == n && n + 1 > most) most = n + 1;
+        }
+    }
+    return most;
+}
+
+void sim_wavefronts(run *r, const insn *in, uint32_t lanes, uint32_t bytes)
+{
+    if (!sim_config.count_wavefronts || in->space != SHARED) return;
+    const uint32_t at_once = bytes <= 4 ? LANES : BANKS * 4 / bytes; /* lanes that ask for 128 bytes */
+    for (uint32_t first = 0; first < LANES; first += at_once) {
+        const uint32_t group = (at_once == LANES ? ~0u : (1u << at_once) - 1) << first;
+        r->stats.shared_wavefronts += most_of_a_bank(r, in, lanes & group, bytes);
     }
 }

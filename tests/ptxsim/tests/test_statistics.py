@@ -52,6 +52,30 @@ def test_a_sector_of_many_ctas_is_touched_once():
     assert found["l2_read_bytes"] == 5 * 128 and found["touched_bytes"] == 128
 
 
+@pytest.mark.parametrize(
+    "load, step, wavefronts",
+    [
+        ("ld.shared.u32 %r3, [%r4];", 4, 1),
+        ("ld.shared.u32 %r3, [%r4];", 0, 1),
+        ("ld.shared.u32 %r3, [%r4];", 8, 2),
+        ("ld.shared.u32 %r3, [%r4];", 128, 32),
+        ("ld.shared.v4.u32 {%r3, %r5, %r6, %r7}, [%r4];", 16, 4),
+        ("ld.shared.v4.u32 {%r3, %r5, %r6, %r7}, [%r4];", 32, 8),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r3, %r5, %r6, %r7}, [%r4];", 16, 4),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r3, %r5, %r6, %r7}, [%r4];", 128, 32),
+        ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [%r4];", 64, 4),
+        ("st.shared.u32 [%r4], %r0;", 4, 1),
+        ("st.shared.u32 [%r4], %r0;", 12, 1),
+    ],
+)
+def test_wavefronts_of_shared_memory(load, step, wavefronts):
+    """Of the lanes that ask for 128 bytes at once, by the bank with most words."""
+    gpu.configure(cc=CAPABILITY, wavefronts=1)
+    body = f"mad.lo.u32 %r4, %r0, {step}, %r2; {load}"
+    found = counts(PLACE + body, np.zeros(32, np.uint32))
+    assert found["shared_wavefronts"] == wavefronts
+
+
 def test_copies_under_way_at_a_wait():
     """Three groups, then two, then none."""
     copy = "cp.async.ca.shared.global [%r1+{0}], [%rd5+{0}], 4; cp.async.commit_group;"
