@@ -527,6 +527,13 @@ tile_n, tile_k, stages, cluster, split_k, warpgroups, ctas_per_mma, multicast. A
 number that its family has no use for is left out.""",
     ),
     (
+        "_peer_reduce",
+        "($module, /, peers, arena, rank, partial, out, shots=0)",
+        "(peers: Any, arena: Any, rank: int, partial: Any, out: Any, shots: int = 0) -> None",
+        """out = the sum of all ranks' partial, in float32 in the order of the ranks, rounded once. All ranks call it
+alike. See nvfp4kern/distributed/peers.py, which makes peers and arena, and nk_peer_reduce_args in csrc/nk_peer.h.""",
+    ),
+    (
         "warmup",
         "($module, /, device=None)",
         "(device: object = None) -> None",

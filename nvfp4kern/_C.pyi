@@ -488,6 +488,11 @@ def _tiles() -> dict[str, dict[str, Any]]:
     number that its family has no use for is left out.
     """
 
+def _peer_reduce(peers: Any, arena: Any, rank: int, partial: Any, out: Any, shots: int = 0) -> None:
+    """out = the sum of all ranks' partial, in float32 in the order of the ranks, rounded once. All ranks call it
+    alike. See nvfp4kern/distributed/peers.py, which makes peers and arena, and nk_peer_reduce_args in csrc/nk_peer.h.
+    """
+
 def warmup(device: object = None) -> None:
     """Load everything that first calls would load.
 

@@ -1,0 +1,17 @@
+/* Launches between the GPUs of a group, given a row's kernels. */
+#ifndef NK_CUDA_PEER_H
+#define NK_CUDA_PEER_H
+
+#include "backend.h"
+#include "nk_peer.h"
+#include "cuda_launch.h"
+
+/* [dtype of the partial sums] */
+typedef struct cuda_peer_reduce_kernels {
+    cuda_kernel *one_shot[3], *two_shot[3];
+} cuda_peer_reduce_kernels;
+
+nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_reduce_kernels *kernels,
+                           const nk_exec *exec);
+
+#endif
