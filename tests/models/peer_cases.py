@@ -8,10 +8,10 @@ import time
 import torch
 import torch.distributed as dist
 from layers import filled
-from rank_cases import captured, own_columns, own_device, rank
+from rank_cases import captured, own_columns, own_device, rank, routed
 
 from nvfp4kern import torch as nk
-from nvfp4kern.distributed import RowParallel
+from nvfp4kern.distributed import ExpertParallel, RowParallel
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
 from nvfp4kern.nn import NVFP4Linear
 
@@ -99,6 +99,36 @@ def row_bits(reduce_dtype, tokens, transport):
     everyones = [torch.empty_like(product) for _ in range(dist.get_world_size())]
     dist.all_gather(everyones, product)
     return torch.equal(y, in_order(everyones, x.dtype)), repr(mine)
+
+
+def mixed(whole, tokens, k, options, replays):
+    """How often, of so many replays with other tokens and other experts, a rank's result had the
+    bits of one GPU with all experts. Ranks have fewer tokens than counted, the last one none."""
+    device = own_device()
+    whole = whole.to(device)
+    mine = ExpertParallel.slice_of(whole, tokens_per_rank=tokens, **options)
+    assert repr(mine).endswith("transport='peer')")
+    last = rank() == dist.get_world_size() - 1
+    n = max(tokens - 3 * rank(), 0)
+    draw = torch.Generator().manual_seed(rank())
+    x = torch.zeros(n, whole.hidden_size, dtype=torch.bfloat16, device=device)
+    ids, weights = (
+        torch.zeros(n, k, dtype=torch.int32, device=device),
+        torch.zeros(n, k, device=device),
+    )
+    again, y = captured(lambda: mine(x, ids, weights), device)
+    right = 0
+    for i in range(replays):
+        x.copy_(torch.randn(x.shape, generator=draw))
+        new, by = routed(n, whole.num_experts, k, draw)
+        ids.copy_(new)
+        weights.copy_(by + torch.rand(by.shape, generator=draw))
+        if last and i % 100 == 50:
+            time.sleep(0.05)
+        again()
+        right += torch.equal(y, whole(x, ids, weights))
+    mine.memory.check()
+    return right
 
 
 def left_alone(how, seconds):

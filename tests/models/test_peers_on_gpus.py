@@ -3,8 +3,11 @@
 import pytest
 import torch
 from gpus_needed import why_not_two
-from peer_cases import left_alone, reduced, replayed, row_bits
+from layers import filled
+from peer_cases import left_alone, mixed, reduced, replayed, row_bits
 from ranks import Team, packed, unpacked
+
+from nvfp4kern.nn import NVFP4Experts
 
 SIZES = (8, 40, 4096, 65536, 200_000, 1_000_000)
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -53,6 +56,15 @@ def test_a_row_parallel_layer_adds_in_order(two, reduce_dtype, tokens):
 def test_the_groups_own_collectives_can_be_asked_for(two):
     for same, said in two.run(row_bits, F32, 3, "collective"):
         assert same and "transport='collective' (asked for)" in said
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("tokens, replays", [(2, 1000), (40, 200), (700, 20)])
+def test_experts_give_one_gpus_bits(two, tokens, replays, input_quant):
+    """Routing changes with each replay; one rank has fewer tokens than the other, or none."""
+    whole = filled(NVFP4Experts(512, 128, 7, input_quant=input_quant), 3)
+    for right in two.run(mixed, whole, tokens, 3, {}, replays):
+        assert right == replays
 
 
 @pytest.mark.parametrize("how", ["absent", "killed before", "killed within"])

@@ -75,7 +75,7 @@ def test_memory_that_torch_has_made_by_multicast_is_not_taken(torchs, monkeypatc
     torchs[0].rendezvous = lambda arena, name: Handle
     group = type("Group", (), {"group_name": "g"})
     with pytest.raises(RuntimeError, match="^torch has used NVLink multicast$"):
-        peers._rendezvous(group, 0, torch.device("cuda", 0))
+        peers._rendezvous(group, 0, torch.device("cuda", 0), 64)
 
 
 def answered(reasons):
