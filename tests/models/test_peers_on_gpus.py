@@ -2,12 +2,10 @@
 
 import pytest
 import torch
+from exact_layers import exact_experts
 from gpus_needed import why_not_two
-from layers import filled
 from peer_cases import left_alone, mixed, reduced, replayed, row_bits
 from ranks import Team, packed, unpacked
-
-from nvfp4kern.nn import NVFP4Experts
 
 SIZES = (8, 40, 4096, 65536, 200_000, 1_000_000)
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -62,8 +60,8 @@ def test_the_groups_own_collectives_can_be_asked_for(two):
 @pytest.mark.parametrize("tokens, replays", [(2, 1000), (40, 200), (700, 20)])
 def test_experts_give_one_gpus_bits(two, tokens, replays, input_quant):
     """Routing changes with each replay; one rank has fewer tokens than the other, or none."""
-    whole = filled(NVFP4Experts(512, 128, 7, input_quant=input_quant), 3)
-    for right in two.run(mixed, whole, tokens, 3, {}, replays):
+    whole = exact_experts(input_quant, 7, hidden=256)
+    for right in two.run(mixed, whole, tokens, 3, replays):
         assert right == replays
 
 
