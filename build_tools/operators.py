@@ -527,6 +527,27 @@ tile_n, tile_k, stages, cluster, split_k, warpgroups, ctas_per_mma, multicast. A
 number that its family has no use for is left out.""",
     ),
     (
+        "_peer_reduce",
+        "($module, /, peers, arena, rank, partial, out, shots=0)",
+        "(peers: Any, arena: Any, rank: int, partial: Any, out: Any, shots: int = 0) -> None",
+        """out = the sum of all ranks' partial, in float32 in the order of the ranks, rounded once. All ranks call it
+alike. See nvfp4kern/distributed/peers.py, which makes peers and arena, and nk_peer_reduce_args in csrc/nk_peer.h.""",
+    ),
+    (
+        "_peer_dispatch",
+        "($module, /, peers, arena, rank, tokens, scales, ids, experts, out_tokens, out_scales, out_ids)",
+        "(peers: Any, arena: Any, rank: int, tokens: Any, scales: Any, ids: Any, experts: int, out_tokens: Any, "
+        "out_scales: Any, out_ids: Any) -> None",
+        "Send tokens to the ranks that have their experts. See nk_peer_dispatch_args in csrc/nk_peer.h.",
+    ),
+    (
+        "_peer_combine",
+        "($module, /, peers, arena, rank, products, row_of, ids, weights, residual, experts, out)",
+        "(peers: Any, arena: Any, rank: int, products: Any, row_of: Any, ids: Any, weights: Any, residual: Any, "
+        "experts: int, out: Any) -> None",
+        "Bring products back, and add them in the router's order. See nk_peer_combine_args in csrc/nk_peer.h.",
+    ),
+    (
         "warmup",
         "($module, /, device=None)",
         "(device: object = None) -> None",

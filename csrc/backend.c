@@ -97,6 +97,16 @@ nk_status nk_backend_pick(nk_device device, const nk_settings *settings, nk_oper
     return nobody_serves("", device);
 }
 
+nk_status nk_backend_peers(nk_device device, const nk_peer_row **peers)
+{
+    for (int i = 0; i < ROWS; i++) {
+        if (!row_serves(&rows[i], device) || !rows[i].backend->peers) continue;
+        *peers = rows[i].backend->peers;
+        return NK_OK;
+    }
+    return nobody_serves("", device);
+}
+
 nk_status nk_exec_workspace(nk_exec *exec)
 {
     const int64_t wanted = exec->plan.workspace_bytes;

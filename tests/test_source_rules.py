@@ -41,13 +41,14 @@ SHARED = {
     "nk_format.h",
     "nk_math.h",
     "nk_memo.h",
+    "nk_peer.h",
     "nk_problem.h",
     "nk_settings.h",
     "nk_tile.h",
 }  # what operators and backends both know
 MAY_INCLUDE = {  # folder -> headers outside that folder; nobody may include python/
     "": SHARED | {"nvfp4kern.h", "backend.h"},
-    "python": {"nvfp4kern.h"},
+    "python": {"nvfp4kern.h", "nk_peer.h"},
     "op": SHARED | {"backend.h"},
     "cuda": SHARED | {"backend.h"},
     "cpu": SHARED | {"backend.h"},

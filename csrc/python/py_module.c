@@ -1,5 +1,6 @@
 /* Defines the module nvfp4kern._C: its functions and its state. */
 #include "py_args.h"
+#include "py_peer.h"
 
 #include <py_docs.h>
 #include <py_operators.h>
@@ -142,6 +143,9 @@ static const py_parameter device_parameters[] = {{.name = "device"}, {0}};
 static const py_operator py_warmup = {
     .name = "warmup", .positional = 1, .parameters = device_parameters, .run = run_warmup};
 METHOD(warmup)
+METHOD(_peer_reduce)
+METHOD(_peer_dispatch)
+METHOD(_peer_combine)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The module                                                                                                       */
@@ -153,6 +157,8 @@ METHOD(warmup)
 static PyMethodDef methods[] = {
     PY_OPERATORS(OPERATOR) FASTCALL(explain, py_doc_explain){"backends", backends, METH_NOARGS, py_doc_backends},
     FASTCALL(warmup, py_doc_warmup){"_tiles", tiles, METH_NOARGS, py_doc__tiles},
+    FASTCALL(_peer_reduce, py_doc__peer_reduce) FASTCALL(_peer_dispatch, py_doc__peer_dispatch)
+    FASTCALL(_peer_combine, py_doc__peer_combine)
     PY_DROP_INS(OPERATOR){NULL, NULL, 0, NULL},
 };
 

@@ -10,5 +10,6 @@
 extern const nk_family sm80_gemm_family, sm80_gemv_family, sm80_route_family;
 
 NK_DECLARE_GPU_CELLS(sm80);
+extern const nk_peer_row sm80_peers;
 
 #endif

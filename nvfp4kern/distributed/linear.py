@@ -13,6 +13,7 @@ from ..nn.linear import NVFP4Linear, autocast
 from ..nn.recipes import Recipe
 from .collectives import REDUCE_DTYPES, Group, agree, rank_and_world, reduced, refuse_gradients
 from .cut import Cut, Slice
+from .peers import TRANSPORTS, Transport, choose, said
 
 
 class _LinearSlice(Slice, NVFP4Linear):
@@ -157,6 +158,11 @@ class RowParallel(_LinearSlice):
     reduce_dtype: in which the ranks' sums are sent and added: None is x's dtype, so each of them is
         rounded to it; torch.float32 takes twice the bytes and rounds once, at the end.
     group: of torch.distributed, None for all processes.
+    transport: how the sums travel.
+        "peer"        each rank writes to the other GPUs' memory, of one host: see PeerMemory. All
+            ranks construct the layer then. RuntimeError where that is not possible.
+        "collective"  by the group's all_reduce.
+        "auto"        "peer" where it is possible. repr() says which it is, and why.
 
     Parameters are those of NVFP4Linear: the rank's columns of weight, weight_scale and
     pre_quant_scale, the others whole. All ranks have the bias. Rank 0 of the group adds it to its
@@ -175,6 +181,7 @@ class RowParallel(_LinearSlice):
         bias: bool = True,
         *,
         reduce_dtype: torch.dtype | None = None,
+        transport: Transport = "auto",
         group: Group = None,
         input_quant: InputQuant = None,
         input_scale_inverse: bool = False,
@@ -184,6 +191,7 @@ class RowParallel(_LinearSlice):
         dtype: torch.dtype | None = None,
     ) -> None:
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
+        choice("transport", transport, TRANSPORTS)
         if input_quant in ("amax", "token"):
             what = "one that needs no whole row of the input, which no rank has"
             raise ValueError(f"input_quant: {input_quant!r}, expected {what}")
@@ -196,7 +204,8 @@ class RowParallel(_LinearSlice):
         self.reduce_dtype = reduce_dtype
         cuts = {"weight": columns.per(2), "weight_scale": columns.per(SF_VEC)}
         cuts["pre_quant_scale"] = Cut(0, columns.whole, columns.ranges)
-        self._cut(cuts, group, reduce_dtype=reduce_dtype, dtype=dtype)
+        self._cut(cuts, group, reduce_dtype=reduce_dtype, transport=transport, dtype=dtype)
+        self.memory, self.why_collective = choose(transport, group)
 
     def forward(self, x: Tensor) -> Tensor:
         refuse_gradients(x=x)
@@ -212,7 +221,12 @@ class RowParallel(_LinearSlice):
             input_quant=self.input_quant, in_features=self.whole_in_features,
             out_features=self.out_features,
         )  # fmt: skip
+        if self.memory is not None:
+            return self.memory.all_reduce(partial, x.dtype)
         return reduced(partial, self.group).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {said(self.memory, self.why_collective)}"
 
 
 def _rows(

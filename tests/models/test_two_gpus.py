@@ -3,21 +3,13 @@ graph, and the same without a graph on two processes of gloo."""
 
 import pytest
 import torch
-from conftest import GPUS, why_no_gpu
 from exact_layers import exact_experts, exact_swiglu, ones
+from gpus_needed import why_not_two
 from rank_cases import asked, disagreeing, replayed_experts, replayed_feed_forward
 
 from nvfp4kern.distributed import ExpertParallel
 
 REPLAYS = {"gloo": 20, "nccl": 200}
-
-
-def why_not_two():
-    """The reason that a skipped test shows."""
-    if not GPUS:
-        return f"two GPUs are needed: {why_no_gpu()}"
-    found = torch.cuda.device_count()
-    return None if found > 1 else f"two GPUs are needed, torch sees {found}"
 
 
 @pytest.fixture(scope="module", params=["gloo", "nccl"])

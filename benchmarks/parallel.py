@@ -1,0 +1,254 @@
+"""Layers and sums across GPUs of one host: over peer memory, over NCCL, and on one GPU.
+
+    python benchmarks/parallel.py --ranks 2 --json parallel.json
+
+Every time is that of one call in a CUDA graph of several, the median of replays, on the slowest
+rank. Results are checked before anything is timed. A part that takes too long ends all processes.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+from nvfp4kern.distributed import ColumnParallel, ExpertParallel, RowParallel, slice_
+from nvfp4kern.distributed.peers import PeerMemory, memory_of
+from nvfp4kern.nn import NVFP4Experts, NVFP4SwiGLU
+
+SIZES = {"16 KB": 1 << 14, "128 KB": 1 << 17, "1 MB": 1 << 20, "16 MB": 1 << 24}
+TOKENS = (1, 8, 64, 256, 1024)
+EXPERTS = {"qwen3-30b": (2048, 768, 128, 8), "deepseek-v3": (7168, 2048, 256, 8)}
+"""H, I, experts, experts of a token."""
+FEED_FORWARD = (8192, 28672)
+CALLS = 10
+"""In a graph."""
+TRANSPORTS = ("peer", "collective")
+
+
+def rank():
+    return dist.get_rank()
+
+
+def world():
+    return dist.get_world_size()
+
+
+def us_of(step, samples):
+    """Microseconds a call, on the slowest rank."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            step()
+    found = []
+    for _ in range(samples + 3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        found.append(1000 * begin.elapsed_time(end) / CALLS)
+    own = torch.tensor(statistics.median(found[3:]), device="cuda")
+    dist.all_reduce(own, dist.ReduceOp.MAX)
+    return round(own.item(), 2)
+
+
+def all_agree(same, what):
+    told = torch.tensor(float(same), device="cuda")
+    dist.all_reduce(told, dist.ReduceOp.MIN)
+    if not told.item():
+        raise AssertionError(f"{what}: a wrong result")
+
+
+def drawn(*shape, seed, scale=1.0):
+    made = torch.Generator("cuda").manual_seed(seed)
+    return (scale * torch.randn(*shape, device="cuda", generator=made)).bfloat16()
+
+
+# -------------------------------------------------------------------------------------------------
+# Sums
+# -------------------------------------------------------------------------------------------------
+
+
+def sums(shared, names, samples):
+    for name in names:
+        n = SIZES[name] // 2
+        everyones = [drawn(n, seed=r) for r in range(world())]
+        own, total = everyones[rank()], torch.zeros(n, device="cuda")
+        for each in everyones:
+            total += each.float()
+        row = {"what": "all_reduce", "size": name}
+        for shots in (0, 1, 2):
+            if shots == 1 and SIZES[name] > 1 << 21:
+                continue
+            step = partial(shared.all_reduce, own, torch.bfloat16, shots=shots)
+            all_agree(torch.equal(step(), total.bfloat16()), f"{name} in {shots} shots")
+            row["peer" if shots == 0 else f"peer, {shots} shots"] = us_of(step, samples)
+        row["collective"] = us_of(partial(dist.all_reduce, own.clone()), samples)
+        yield row
+
+
+# -------------------------------------------------------------------------------------------------
+# Layers
+# -------------------------------------------------------------------------------------------------
+
+
+def fill(layer, seed):
+    """Random codes and scale factors; products of normal inputs are of the order of 1."""
+    made = torch.Generator("cuda").manual_seed(seed)
+    for name, value in layer.named_parameters():
+        raw = value.data
+        if raw.dtype == torch.uint8:
+            raw.random_(0, 256, generator=made)
+        elif name.endswith("weight_scale"):
+            raw.view(torch.uint8).random_(0x30, 0x40, generator=made)
+        elif "scale_2" in name:
+            raw.fill_(0.01)
+        elif "bias" in name:
+            raw.zero_()
+    layer.finish()
+    return layer
+
+
+def swiglu(device):
+    return NVFP4SwiGLU(*FEED_FORWARD, device=device)
+
+
+def close(got, want):
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    return error.item() < 0.02
+
+
+def feed_forward(tokens, samples):
+    """Rows with the tokens of all ranks alike."""
+    whole, cut = swiglu("cuda"), {}
+    for seed, layer in enumerate(whole.children()):
+        fill(layer, seed)
+    whole.finish()
+    for transport in TRANSPORTS:
+        model = nn.ModuleDict({"mlp": swiglu("meta")})
+        for name, layer in whole.named_children():
+            setattr(model["mlp"], name, layer)
+        row = partial(RowParallel.slice_of, transport=transport)
+        slice_(model, {"*.down_proj": row, "*_proj": ColumnParallel.slice_of})
+        cut[transport] = model["mlp"]
+    for t in tokens:
+        x = drawn(t, FEED_FORWARD[0], seed=t)
+        want = whole(x)
+        row = {"what": "feed-forward 8192 x 28672", "tokens": t}
+        for transport, layer in cut.items():
+            all_agree(close(layer(x), want), f"feed-forward, {transport}, {t} tokens")
+            row[transport] = us_of(partial(layer, x), samples)
+        row["one GPU"] = us_of(partial(whole, x), samples)
+        yield row
+
+
+def routed(t, experts, k, seed):
+    made = torch.Generator("cuda").manual_seed(seed)
+    ids = torch.rand(t, experts, device="cuda", generator=made).topk(k).indices.int()
+    return ids, torch.rand(t, k, device="cuda", generator=made).softmax(-1)
+
+
+def experts(name, tokens, samples):
+    """Each rank with tokens of its own; one GPU has those of all ranks, and all experts."""
+    h, i, e, k = EXPERTS[name]
+    whole = fill(NVFP4Experts(h, i, e, device="cuda"), 4)
+    cut = {each: ExpertParallel.slice_of(whole, transport=each) for each in TRANSPORTS}
+    for t in tokens:
+        given = [(drawn(t, h, seed=r), *routed(t, e, k, r)) for r in range(world())]
+        all_given = [torch.cat(parts) for parts in zip(*given, strict=True)]
+        want = whole(*all_given)[rank() * t : (rank() + 1) * t]
+        row = {"what": name, "tokens a rank": t}
+        for transport, layer in cut.items():
+            got = layer(*given[rank()])
+            all_agree(close(got, want), f"{name}, {transport}, {t} tokens")
+            row[f"{transport}, bits of one GPU"] = torch.equal(got, want)
+            row[transport] = us_of(partial(layer, *given[rank()]), samples)
+        row["one GPU"] = us_of(partial(whole, *all_given), samples)
+        yield row
+
+
+# -------------------------------------------------------------------------------------------------
+# Processes
+# -------------------------------------------------------------------------------------------------
+
+
+def rows(shared, quick):
+    samples = 10 if quick else 30
+    tokens = (1, 64, 1024) if quick else TOKENS
+    yield from sums(shared, list(SIZES), samples)
+    yield from feed_forward(tokens, samples)
+    for name in EXPERTS:
+        yield from experts(name, tokens, samples)
+
+
+def serve(number, options, rendezvous, told):
+    torch.cuda.set_device(number)
+    dist.init_process_group(
+        "nccl", init_method=f"file://{rendezvous}", rank=number, world_size=options.ranks,
+        timeout=timedelta(seconds=options.limit), device_id=torch.device("cuda", number),
+    )  # fmt: skip
+    shared = memory_of()
+    if not isinstance(shared, PeerMemory):
+        raise SystemExit(f"no peer memory: {shared}")
+    shared.seconds = 10
+    with torch.no_grad(), contextlib.closing(rows(shared, options.quick)) as measured:
+        for row in measured:
+            shared.check()
+            if number == 0:
+                told.put(row)
+    told.put(None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--quick", action="store_true", help="fewer tokens and samples")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for everything")
+    parser.add_argument("--json", type=Path, help="where rows go, with the GPU's name")
+    options = parser.parse_args()
+    context, start = mp.get_context("spawn"), time.monotonic()
+    told, found, left = context.Queue(), [], options.ranks
+    with tempfile.TemporaryDirectory() as folder:
+        args = (options, Path(folder, "rendezvous"), told)
+        processes = [
+            context.Process(target=serve, args=(i, *args), daemon=True)
+            for i in range(options.ranks)
+        ]
+        for process in processes:
+            process.start()
+        while left and time.monotonic() - start < options.limit:
+            if told.empty():
+                if any(p.exitcode for p in processes):
+                    break
+                time.sleep(0.05)
+                continue
+            row = told.get()
+            if row is None:
+                left -= 1
+                continue
+            found.append(row)
+            print(json.dumps(row), flush=True)
+            if options.json:
+                facts = {"gpu": torch.cuda.get_device_name(), "ranks": options.ranks}
+                options.json.write_text(json.dumps(facts | {"rows": found}, indent=1) + "\n")
+        for process in processes:
+            process.join(5) if not left else process.kill()
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+/* How a launch that the ranks of a group share begins, waits for the others, and ends.
+ *
+ * Every wait has an end. Where a rank does not come in time, the launch notes which in the header and in the host's
+ * word, and goes on without: what it writes is NaN. So are the results of all later launches, which no longer wait. */
+#ifndef NK_PEER_WAIT_CUH
+#define NK_PEER_WAIT_CUH
+
+#include "cuda/ptx/system.cuh"
+#include "peer_config.h"
+
+#define PEER_LOOKS 64 /* of a wait, between two at the clock */
+
+/* What a thread knows of the launch. */
+typedef struct peer_launch {
+    peer_header *header; /* this rank's */
+    uint32_t epoch;
+    bool failed;    /* before this launch */
+    uint64_t start; /* of a wait; 0: it has not looked at the clock yet */
+} peer_launch;
+
+__device__ inline uint8_t *arena_of(const nk_peer_group &g, int rank) { return (uint8_t *)g.peers[rank]; }
+
+/* Behind griddepcontrol_wait. All threads get the same: another CTA that fails meanwhile notes this epoch. */
+__device__ inline peer_launch begin_peer_launch(const nk_peer_group &g)
+{
+    peer_header *header = (peer_header *)arena_of(g, g.rank);
+    const volatile peer_header *now = header;
+    const uint32_t epoch = now->epoch + 1, failed = now->failed;
+    return {header, epoch, failed && failed != epoch, 0};
+}
+
+__device__ inline void note_missing_rank(const nk_peer_group &g, const peer_launch &l, int rank)
+{
+    if (atomicCAS(&l.header->failed, 0, l.epoch) != 0) return;
+    l.header->absent = rank + 1;
+    uint32_t *word = (uint32_t *)g.peers[g.world + PEER_HOST_WORD];
+    if (word) st_relaxed_sys(word, rank + 1);
+}
+
+/* Whether a thread that waits for `rank`, and has looked so often, shall give up. */
+__device__ inline bool gives_up(const nk_peer_group &g, peer_launch &l, int rank, int looks)
+{
+    if (looks % PEER_LOOKS) return false;
+    const uint64_t now = mov_globaltimer();
+    if (!l.start) l.start = now;
+    if (now - l.start < (uint64_t)g.peers[g.world + PEER_TIME_LIMIT] && !((volatile peer_header *)l.header)->failed)
+        return false;
+    note_missing_rank(g, l, rank);
+    return true;
+}
+
+/* Tells CTA blockIdx.x of all other ranks what this CTA's threads have written before, and waits until these CTAs have
+ * told it the same of theirs. For all threads of a CTA, of which there are at least as many as ranks. False in all of
+ * them where a rank has not come. */
+__device__ inline bool exchange_arrivals(const nk_peer_group &g, peer_launch &l, int phase)
+{
+    __shared__ int missing[2]; /* one of each phase: threads may still read that of the phase before */
+    const int other = threadIdx.x;
+    if (other == 0) missing[phase] = 0;
+    __syncthreads();
+    if (other < g.world && other != g.rank) {
+        fence_acq_rel_sys();
+        peer_header *there = (peer_header *)arena_of(g, other);
+        st_relaxed_sys(&there->arrived[phase][blockIdx.x][g.rank], l.epoch);
+        const uint32_t *here = &l.header->arrived[phase][blockIdx.x][other];
+        for (int looks = 1; (int32_t)(ld_acquire_sys(here) - l.epoch) < 0; looks++) {
+            if (!gives_up(g, l, other, looks)) continue;
+            atomicOr(&missing[phase], 1);
+            break;
+        }
+    }
+    __syncthreads();
+    return !missing[phase];
+}
+
+/* For all threads of all CTAs, when they have done everything else. The last CTA to come starts the next epoch. */
+__device__ inline void end_peer_launch(const peer_launch &l)
+{
+    __syncthreads();
+    if (threadIdx.x || atomicAdd(&l.header->done, 1) != gridDim.x - 1) return;
+    l.header->done = 0;
+    l.header->epoch = l.epoch;
+}
+
+#endif

@@ -1,0 +1,147 @@
+"""How the ranks' sums travel: which transport a group gets, and why, without a GPU."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+from layers import activations, filled
+from peer_cases import over_hosts, row_over_hosts
+from rank_cases import rank, routed
+
+from nvfp4kern.distributed import RowParallel, peers
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
+
+GPUS = [("host", "a", "", "0"), ("host", "b", "", "1")]
+
+
+def refused(transport):
+    try:
+        return repr(RowParallel(64, 32, transport=transport))
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+
+
+def test_gloo_has_no_peers(team):
+    for said in team(2).run(refused, "auto"):
+        assert said.endswith("transport='collective' (the group's backend is not NCCL))")
+    for said in team(2).run(refused, "peer"):
+        assert said == "transport: 'peer', but the group's backend is not NCCL"
+    for said in team(2).run(refused, "collective"):
+        assert said.endswith("transport='collective' (asked for))")
+    for said in team(2).run(refused, "ring"):
+        assert said == "transport: 'ring', expected one of 'auto', 'peer', 'collective'"
+
+
+@pytest.fixture
+def torchs(monkeypatch):
+    """What torch says of multicast; and the variable is as nobody has set it."""
+    monkeypatch.delenv(peers.NO_MULTICAST, raising=False)
+    asked = []
+
+    class SymmetricMemory:
+        on = False
+
+        @classmethod
+        def has_multicast_support(cls, device_type, index):
+            asked.append(os.environ[peers.NO_MULTICAST])
+            return cls.on
+
+    monkeypatch.setattr(torch._C._distributed_c10d, "_SymmetricMemory", SymmetricMemory)
+    yield SymmetricMemory, asked
+    os.environ.pop(peers.NO_MULTICAST, None)
+
+
+def test_multicast_is_off_before_torch_is_asked(torchs):
+    assert not peers.multicast_is_on(0) and torchs[1] == ["1"]
+    assert os.environ[peers.NO_MULTICAST] == "1"
+
+
+def test_multicast_that_somebody_asked_for(torchs, monkeypatch):
+    """Then torch is not even asked."""
+    monkeypatch.setenv(peers.NO_MULTICAST, "0")
+    assert peers.multicast_is_on(0) and torchs[1] == []
+
+
+def test_a_process_that_has_multicast_on_gets_collectives(torchs):
+    torchs[0].on = True
+    said = peers._why_not(torch.device("cuda", 0), 2)
+    assert said == f"NVLink multicast is on in this process, see {peers.NO_MULTICAST}"
+    assert peers._why_not(torch.device("cuda", 0), 65) == "there are 65 ranks, more than 64"
+
+
+def test_memory_that_torch_has_made_by_multicast_is_not_taken(torchs, monkeypatch):
+    class Handle:
+        multicast_ptr = 4096
+
+    torchs[0].empty_strided_p2p = lambda size, stride, dtype, device: torch.empty(64)
+    torchs[0].rendezvous = lambda arena, name: Handle
+    group = type("Group", (), {"group_name": "g"})
+    with pytest.raises(RuntimeError, match="^torch has used NVLink multicast$"):
+        peers._rendezvous(group, 0, torch.device("cuda", 0), 64)
+
+
+def answered(reasons):
+    """What all ranks agree upon, where each has a reason against it."""
+    return peers._first(peers._told(reasons[rank()], dist.get_world_size(), None))
+
+
+def test_one_ranks_reason_is_everyones(team):
+    assert team(3).run(answered, ["", "no", "neither"]) == ["rank 1: no"] * 3
+    assert team(3).run(answered, ["", "", ""]) == [""] * 3
+
+
+def test_gpus_that_are_apart(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: (a, b) == (0, 1))
+    assert peers._apart(GPUS, 0) == ""
+    assert peers._apart(GPUS, 1) == "the GPU of rank 1 has no access to that of rank 0"
+    elsewhere = [GPUS[0], ("other", *GPUS[1][1:])]
+    assert peers._apart(elsewhere, 0) == "rank 1 is on another host"
+    assert peers._apart([GPUS[0], GPUS[0]], 0) == "ranks 0 and 1 have the same GPU"
+
+
+def test_a_rank_that_has_not_come():
+    memory = peers.PeerMemory(0, [0, 0], torch.zeros(64, dtype=torch.uint8))
+    memory.check()
+    memory._failed[0] = 2
+    with pytest.raises(RuntimeError, match="^rank 1 of the group has not come within 60 s: "):
+        memory.check()
+    with pytest.raises(RuntimeError, match="^rank 1 of the group has not come within 60 s: "):
+        memory.all_reduce(torch.zeros(8), torch.float32)
+    with pytest.raises(ValueError, match="^seconds: 0, expected a positive number$"):
+        memory.seconds = 0
+    memory.seconds = 2.5
+    assert memory._numbers.tolist()[3] == 2_500_000_000
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_experts_over_peers_have_one_gpus_bits(team, world, input_quant, biased):
+    """Any numbers, which no order of adding but the router's gives. One rank has no tokens."""
+    whole = filled(NVFP4Experts(256, 96, 7, input_quant=input_quant, bias=biased), 5)
+    draw, inputs = torch.Generator().manual_seed(1), []
+    for n in (6, 0, 9)[:world]:
+        ids, _ = routed(n, 7, 3, draw)
+        inputs.append((activations(n, 256), ids, torch.rand(n, 3, generator=draw)))
+    options = {"tokens_per_rank": 10}
+    for got, want, said in team(world).run(over_hosts, whole, inputs, options):
+        assert torch.equal(got, want) and said.endswith("transport='peer')")
+
+
+def test_an_odd_h_goes_by_collectives(team):
+    """Rows of its scale factors are no multiple of 16 bytes."""
+    whole = filled(NVFP4Experts(64, 96, 4, input_quant="dynamic"), 5)
+    inputs = [(activations(2, 64), torch.zeros(2, 1, dtype=torch.int32), torch.ones(2, 1))] * 2
+    for got, want, said in team(2).run(over_hosts, whole, inputs, {}):
+        assert torch.equal(got, want)
+        assert said.endswith("transport='collective' (hidden_size is 64, no multiple of 256))")
+
+
+@pytest.mark.parametrize("reduce_dtype", [None, torch.float32])
+@pytest.mark.parametrize("out_features", [64, 33])
+def test_a_row_parallel_layer_over_peers_adds_in_order(team, reduce_dtype, out_features):
+    layer = filled(NVFP4Linear(96, out_features, dtype=torch.bfloat16), 2)
+    options = {"reduce_dtype": reduce_dtype}
+    for got, want in team(3).run(row_over_hosts, layer, activations(5, 96), options):
+        assert torch.equal(got, want)
