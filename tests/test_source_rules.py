@@ -302,6 +302,7 @@ FOREIGN = {
     "vllm": {"torch", "vllm"},
     "sglang": {"torch", "sglang"},
     "comfy": {"torch", "comfy_kitchen"},
+    "jax": {"jax"},
 }
 """What a folder imports, which whoever has it imports by name."""
 

@@ -184,6 +184,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->empty);
     Py_VISIT(state->current_stream);
     Py_VISIT(state->protocol);
+    Py_VISIT(state->described);
     for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
         Py_VISIT(state->exporters[i].type);
         Py_VISIT(state->exporters[i].address);
@@ -202,6 +203,7 @@ static int clear(PyObject *module)
     Py_CLEAR(state->empty);
     Py_CLEAR(state->current_stream);
     Py_CLEAR(state->protocol);
+    Py_CLEAR(state->described);
     for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
         Py_CLEAR(state->exporters[i].type);
         Py_CLEAR(state->exporters[i].address);

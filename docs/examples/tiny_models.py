@@ -2,7 +2,7 @@
 
     python docs/examples/tiny_models.py [FOLDER]
 
-Needs nvfp4kern[models] and transformers; nothing is downloaded. A real model takes the same calls.
+Needs the extra `models`; nothing is downloaded. A real model takes the same calls.
 """
 
 import sys
