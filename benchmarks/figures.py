@@ -270,7 +270,8 @@ def faster_than_ours(rows, machine):
         for (op, name), ratios in sorted(found.items())
     ]
     count = sum(map(len, found.values()))
-    said = f"- {machine}: others are faster in {count} of {sum(counts.values())} rows"
+    of_all = f"{count} of {sum(counts.values())} rows"
+    said = f"- {machine}: [others](docs/benchmarks.md) are faster in {of_all}"
     return fill(
         f"{said}{', at most ' * bool(parts)}{', '.join(parts)}.", 120, subsequent_indent="  "
     )

@@ -131,12 +131,15 @@ def test_what_is_faster_than_ours_is_counted_by_operator(monkeypatch):
         row("gemm", f"{m}x64x64", ["Humming indexed", "cuBLAS fp16, a loop"]) for m in (1, 2, 3)
     ]
     rows += [row("route", "3x8x64", ["torch eager"])]
-    assert figures.faster_than_ours(rows, "A") == "- A: others are faster in 0 of 4 rows."
+    assert (
+        figures.faster_than_ours(rows, "A")
+        == "- A: [others](docs/benchmarks.md) are faster in 0 of 4 rows."
+    )
     rows[0]["others"]["Humming indexed"]["median"] = 500.0
     rows[1]["others"]["cuBLAS fp16, a loop"]["median"] = 800.0
     rows[2]["others"]["Humming indexed"]["median"] = 980.0
     found = " ".join(figures.faster_than_ours(rows, "A").split())
     assert found == (
-        "- A: others are faster in 2 of 4 rows, at most Humming 2.0 times in `gemm` (1 of 3), "
-        "cuBLAS fp16 1.2 times in `gemm` (1 of 3)."
+        "- A: [others](docs/benchmarks.md) are faster in 2 of 4 rows, at most Humming 2.0 times in "
+        "`gemm` (1 of 3), cuBLAS fp16 1.2 times in `gemm` (1 of 3)."
     )

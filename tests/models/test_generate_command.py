@@ -238,4 +238,4 @@ def test_what_is_not_installed_is_named(folder, generate, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     status, _, err = generate(folder(), "x")
-    assert status == 2 and 'pip install torch transformers accelerate "nvfp4kern[models]"' in err
+    assert status == 2 and "pip install torch transformers accelerate safetensors google-re2" in err
