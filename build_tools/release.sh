@@ -59,7 +59,8 @@ twine check --strict "$to"/*
 
 section "The wheel alone in a fresh environment, and what it holds"
 "$python" -m venv --without-pip "$work/alone"
-"$work/tools/bin/pip" --python "$work/alone/bin/python" install --quiet --no-deps "$wheel"
+# By its name, since a list of what is installed names the file that a path was.
+"$work/tools/bin/pip" --python "$work/alone/bin/python" install --quiet --no-index --find-links "$to" "nvfp4kern==$version"
 (cd "$work" && alone/bin/python -m nvfp4kern --version && alone/bin/python -m nvfp4kern info)
 cyclonedx-py environment --output-reproducible --of JSON -o "$to/nvfp4kern-$version.cdx.json" "$work/alone/bin/python"
 grep -q '"version": "'"$version"'"' "$to/nvfp4kern-$version.cdx.json" || die "the SBOM lacks nvfp4kern $version"
