@@ -15,7 +15,7 @@ MARKERS = ("s", "^", "D", "v", "P", "X", "<")
 DPI = 130
 WIDTH = 8.6
 """Inches. A page that shows 830 pixels across then shows letters as they are."""
-APART = 0.009
+APART = 0.012
 """How far from each other the points of one number of tokens lie, of the width of a picture."""
 
 MOST_COUNTS = 8
