@@ -8,6 +8,7 @@ microseconds on the host, and which jax.export cannot take along.
 """
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -24,10 +25,13 @@ jax.tree_util.register_pytree_node(
 )
 
 
+_numbers = itertools.count()
+
+
 @functools.cache
 def _target(operator: str, names: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> str:
     """The name of a target for calls with these arrays and these numbers and words."""
-    name = f"nvfp4kern_{operator}_{_target.cache_info().currsize}"
+    name = f"nvfp4kern_{operator}_{next(_numbers)}"
 
     def run(arguments: list[Any], results: list[Any]) -> None:
         given = dict(zip(names, arguments, strict=True)) | dict(options)
@@ -43,7 +47,7 @@ def _target(operator: str, names: tuple[str, ...], options: tuple[tuple[str, Any
 
 def _call(operator: str, results: Any, **given: Any) -> Any:
     """Arrays become operands of the program, all else a part of it."""
-    arrays = {name: value for name, value in given.items() if isinstance(value, jax.Array)}
+    arrays = {n: jnp.asarray(value) for n, value in given.items() if hasattr(value, "shape")}
     options = {name: value for name, value in given.items() if name not in arrays}
     options = {
         name: tuple(value) if isinstance(value, list) else value
