@@ -1,5 +1,7 @@
 """NumPy alone: CI runs this file without torch and with older NumPy, too, so it needs neither."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -129,3 +131,17 @@ def test_float4_of_ml_dtypes_is_packed(ml_dtypes, array):
 def test_other_types_of_ml_dtypes_stay_refused(ml_dtypes):
     with pytest.raises((BufferError, TypeError), match="^a: .*"):
         nk.gemm(A.codes.view(ml_dtypes.float8_e5m2), *OPERANDS[1:])
+
+
+def test_nothing_of_ml_dtypes_is_kept(ml_dtypes):
+    """Of calls that return, and of those that are refused."""
+    x = A.values.astype(ml_dtypes.bfloat16)
+    refused = A.codes.view(ml_dtypes.float8_e5m2)
+    before = [sys.getrefcount(each) for each in (x, refused, x.dtype, None)]
+    for _ in range(1000):
+        nk.gemm(x, OPERANDS[1], None, OPERANDS[3])
+        with pytest.raises((BufferError, TypeError)):
+            nk.gemm(refused, *OPERANDS[1:])
+    after = [sys.getrefcount(each) for each in (x, refused, x.dtype, None)]
+    assert after[:2] == before[:2]
+    assert all(abs(new - old) < 100 for new, old in zip(after, before, strict=True))
