@@ -22,7 +22,7 @@ section() { printf '\n==== %s\n' "$*"; }
 die() { echo "release: $*" >&2; exit 1; }
 
 section "The version, its changelog, the tree"
-version=$(sed -n 's/^#define NK_VERSION "\(.*\)"$/\1/p' "$root/csrc/nvfp4kern.h")
+version=$(sed -n 's/^#define NK_VERSION "\(.*\)"$/\1/p' "$root/csrc/nk_version.h")
 echo "nvfp4kern $version"
 [ -z "$(ls -A "$to")" ] || die "$to is not empty"
 grep -q "^## $version\$" "$root/CHANGELOG.md" || die "CHANGELOG.md has no section '## $version'"

@@ -1,4 +1,5 @@
 /* Defines the module nvfp4kern._C: its functions and its state. */
+#include "nk_version.h"
 #include "py_args.h"
 
 #include <py_docs.h>
