@@ -47,7 +47,7 @@ SHARED = {
 }  # what operators and backends both know
 MAY_INCLUDE = {  # folder -> headers outside that folder; nobody may include python/
     "": SHARED | {"nvfp4kern.h", "backend.h"},
-    "python": {"nvfp4kern.h"},
+    "python": {"nvfp4kern.h", "nk_version.h"},
     "op": SHARED | {"backend.h"},
     "cuda": SHARED | {"backend.h"},
     "cpu": SHARED | {"backend.h"},
