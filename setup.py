@@ -109,7 +109,7 @@ extension = Extension(
 )
 
 setup(
-    version=re.search(r'define NK_VERSION "(.+)"', (ROOT / "csrc/nvfp4kern.h").read_text()).group(
+    version=re.search(r'define NK_VERSION "(.+)"', (ROOT / "csrc/nk_version.h").read_text()).group(
         1
     ),
     cmdclass={"build_ext": BuildWithGenerated},

@@ -6,37 +6,29 @@ benchmarks/NAME.py wrote, blackwell_model.json what benchmarks/blackwell_model.p
 (figures_model.py has its blocks). Counts of the simulated GPU come from tests/ptxsim/results:
 sm100_whole.json and sm100_choices.json are what `python -m tests.ptxsim whole` and `choices` wrote.
 A block `<!-- figures: NAME -->` .. `<!-- end -->` of a document is written by the function of that
-name in BLOCKS. `--check` writes nothing and exits with 1 where something would change.
+name in BLOCKS. Pictures are those of figures_pictures.py, and take matplotlib where they are old.
+`--check` writes nothing and exits with 1 where something would change.
 """
 
 import argparse
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from textwrap import fill
 
 import figures_model
+import figures_pictures
 
-from nvfp4kern.bench.report import by_operator, machine, yardstick
+from nvfp4kern.bench.report import TOLERANCE, by_operator, machine, yardstick
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 SIMULATED = ROOT / "tests" / "ptxsim" / "results"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CHART = ROOT / "docs" / "speedup.svg"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.S)
 ABSENT = "Not measured yet.\n"
-
-SIX = [
-    ("gemv", "7168x16384"),
-    ("gemm", "8x8192x8192 W4A16"),
-    ("gemm", "128x7168x16384"),
-    ("grouped_gemm", "Qwen3-30B-A3B gate_up 1536x2048, 8 tokens"),
-    ("route", "4096x256x7168, top 8"),
-    ("quantize", "8192x8192 bf16, s2 given"),
-]
-"""README's rows and the chart's bars."""
 
 
 def result(name, folder=RESULTS):
@@ -248,9 +240,8 @@ def gpu_block(gpu, **_):
 
 
 def six_of(gpu):
-    """The rows of SIX that were measured."""
-    found = {(row["op"], row["shape"]): row for row in timed(gpu)} if gpu else {}
-    return [found[key] for key in SIX if key in found]
+    """README's rows that were measured."""
+    return figures_pictures.six_of(timed(gpu)) if gpu else []
 
 
 def readme(gpu, **_):
@@ -265,6 +256,34 @@ def readme(gpu, **_):
     return measured_on(gpu) + table(header, lines)
 
 
+def faster_than_ours(rows, machine):
+    """One item: by how much, and in how many of an operator's rows, alternatives are faster than
+    ours by more than two runs may differ."""
+    found, counts = {}, Counter(row["op"] for row in rows if best_other(row)[0])
+    for row in rows:
+        name, other = best_other(row)
+        if other and (ratio := median(row, "time") / other) > 1 + TOLERANCE:
+            name = name.partition(",")[0].removesuffix(" indexed")
+            found.setdefault((row["op"], name), []).append(ratio)
+    parts = [
+        f"{name} {max(ratios):.1f} times in `{op}` ({len(ratios)} of {counts[op]})"
+        for (op, name), ratios in sorted(found.items())
+    ]
+    count = sum(map(len, found.values()))
+    of_all = f"{count} of {sum(counts.values())} rows"
+    said = f"- {machine}: [others](docs/benchmarks.md) are faster in {of_all}"
+    return fill(
+        f"{said}{', at most ' * bool(parts)}{', '.join(parts)}.", 120, subsequent_indent="  "
+    )
+
+
+def readme_slower(gpu, cpu, **_):
+    """Where something else is faster."""
+    found = [result for result in (gpu, cpu) if result]
+    items = [faster_than_ours(timed(one), machine(one["environment"])) for one in found]
+    return "\n".join(items) + "\n" if items else ABSENT
+
+
 def told(row):
     name, time = best_other(row)
     return name, number(time)
@@ -272,46 +291,6 @@ def told(row):
 
 def floor(row):
     return number(row.get("floor") or yardstick(row))
-
-
-# --- The chart ---
-
-
-BAR, LABEL, LENGTH = 26, 400, 330
-"""Height of a bar with its gap, widths of the labels and of the longest bar."""
-CHART_SAYS = "speed over the best alternative"
-
-
-def drawn(rows):
-    """How many times as fast as the best alternative, a bar for each row."""
-    ratios = [best_other(row)[1] / median(row, "time") for row in rows]
-    scale, height = LENGTH / max(ratios), BAR * len(rows)
-    lines = []
-    for i, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
-        color, y, width = "#0b5cad" if ratio >= 1 else "#a23fa0", BAR * i, ratio * scale
-        label = f'<text x="{LABEL - 8}" y="{y + 18}" text-anchor="end">{row["op"]} {row["shape"]}'
-        bar = (
-            f'<rect x="{LABEL}" y="{y + 4}" width="{width:.1f}" height="{BAR - 8}" fill="{color}"/>'
-        )
-        lines.append(f"{label}</text>{bar}")
-        lines.append(f'<text x="{LABEL + width + 6:.1f}" y="{y + 18}">{ratio:.2g}x</text>')
-    one = f'x1="{LABEL + scale:.1f}" x2="{LABEL + scale:.1f}" y1="0" y2="{height}"'
-    lines.append(f'<line {one} stroke="#777777"/>')
-    middle = LABEL + LENGTH / 2
-    lines.append(
-        f'<text x="{middle:.0f}" y="{height + 16}" text-anchor="middle">{CHART_SAYS}</text>'
-    )
-    size = f'width="{LABEL + LENGTH + 50}" height="{height + 24}"'
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
-    )
-    background = '<rect width="100%" height="100%" fill="white"/>'
-    return "\n".join([head, background, *lines, "</svg>"]) + "\n"
-
-
-def chart(gpu, **_):
-    rows = six_of(gpu)
-    return f"![{CHART_SAYS}](docs/{CHART.name})\n" if rows else ABSENT
 
 
 # --- Blocks ---
@@ -322,7 +301,7 @@ OPERATORS = (
 )  # fmt: skip
 BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme": readme,
-    "readme-chart": chart,
+    "readme-slower": readme_slower,
     "gpu": gpu_block,
     "cpu": of_cpu,
     "overhead": of_overhead,
@@ -346,19 +325,21 @@ def written(text, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1: something is old")
-    only_check = parser.parse_args().check
+    parser.add_argument("--png", type=Path, metavar="DIR", help="draw all pictures there, too")
+    arguments = parser.parse_args()
+    only_check = arguments.check
     names = ("gpu", "cpu", "overhead", "decode", "first_load", "recipes", "blackwell_model")
     results = {name: result(name) for name in names}
     results |= {name: result(name, SIMULATED) for name in ("sm100_whole", "sm100_choices")}
     new = {path: written(path.read_text(), results) for path in DOCUMENTS}
-    rows = six_of(results["gpu"])
-    new |= {CHART: drawn(rows)} if rows else {}
     old = [path for path, text in new.items() if not path.exists() or path.read_text() != text]
     for path in old:
         print(f"{'old' if only_check else 'written'}: {path.relative_to(ROOT)}")
         if not only_check:
             path.write_text(new[path])
-    return 1 if only_check and old else 0
+    for path in (pictures := figures_pictures.draw(results["gpu"], only_check, arguments.png)):
+        print(f"{'old' if only_check else 'drawn'}: {path.relative_to(ROOT)}")
+    return 1 if only_check and (old or pictures) else 0
 
 
 if __name__ == "__main__":

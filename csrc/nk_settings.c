@@ -20,6 +20,7 @@ static const char *const names[COUNT] = {
     [NK_SM_LIMIT] = "SM_LIMIT",
     [NK_SMEM_LIMIT] = "SMEM_LIMIT",
     [NK_ROW_LIMIT] = "ROW_LIMIT",
+    [NK_ASSUMED_GPU] = "ASSUMED_GPU",
     [BACKEND] = "BACKEND",
     [CPU] = "CPU",
     [NUM_THREADS] = "NUM_THREADS",

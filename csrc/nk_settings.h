@@ -36,6 +36,7 @@ typedef enum nk_late_setting {
     NK_SM_LIMIT,
     NK_SMEM_LIMIT,
     NK_ROW_LIMIT,
+    NK_ASSUMED_GPU,
     NK_LATE_SETTINGS
 } nk_late_setting;
 const char *nk_late_text(nk_late_setting which);

@@ -20,7 +20,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NK_VERSION "0.1.0"
 #define NK_MAX_DIMS 6
 #define NK_MAX_EXPERTS 1024 /* route: rows of w */
 #define NK_MAX_TOP_K 32

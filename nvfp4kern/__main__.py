@@ -21,24 +21,24 @@ from nvfp4kern.types import Recipe
 
 DESCRIPTION = "Checks every operator on this machine against the float64 oracle."
 NAME = "python -m nvfp4kern" if sys.argv[0].endswith("__main__.py") else "nvfp4kern"
-CHECK_NEEDS = 'needs NumPy and rich: pip install "nvfp4kern[check]"'
+CHECK_NEEDS = "needs NumPy and rich: pip install numpy rich"
 EXPLAIN_NEEDS = "explain needs NumPy, and PyTorch for bfloat16 and a GPU: pip install numpy torch"
-BENCH_NEEDS = 'bench needs PyTorch and rich: pip install "nvfp4kern[bench]"'
+BENCH_NEEDS = "bench needs PyTorch and rich: pip install torch rich"
 CHECKPOINT_NEEDS = (
-    'checkpoint needs PyTorch, safetensors and google-re2: pip install torch "nvfp4kern[models]"'
+    "checkpoint needs PyTorch, safetensors and google-re2: pip install torch safetensors google-re2"
 )
 QUANTIZE_NEEDS = CHECKPOINT_NEEDS.replace("checkpoint", "quantize", 1)
-SELFTEST_NEEDS = 'selftest needs NumPy, PyTorch and rich: pip install numpy "nvfp4kern[bench]"'
+SELFTEST_NEEDS = "selftest needs NumPy, PyTorch and rich: pip install numpy torch rich"
 MODEL_LIBRARIES = ("torch", "transformers", "accelerate", "safetensors", "re2")
 GENERATE_NEEDS = (
     "generate needs PyTorch, transformers, accelerate for a GPU, safetensors and google-re2: "
-    'pip install torch transformers accelerate "nvfp4kern[models]"'
+    "pip install torch transformers accelerate safetensors google-re2"
 )
 COMPARE_NEEDS = GENERATE_NEEDS.replace("generate", "compare", 1)
 CALIBRATE_NEEDS = (
     "quantize --calibrate needs transformers and accelerate: pip install transformers accelerate"
 )
-PLOT_NEEDS = '--plot needs matplotlib: pip install "nvfp4kern[plot]"'
+PLOT_NEEDS = "--plot needs matplotlib: pip install matplotlib"
 
 
 # --- check ---

@@ -67,5 +67,5 @@ def _has_sources() -> bool:
 def _command() -> str:
     """Builds `_C` where it was looked for: an editable install has it in the source tree."""
     if not _has_sources():
-        return "pip install --force-reinstall nvfp4kern"
+        return "pip install --force-reinstall WHEEL, or CLONE, whatever it came from"
     return f"pip install {'-e ' if _has_extension(PACKAGE) else ''}{ROOT}"

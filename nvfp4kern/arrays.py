@@ -21,6 +21,11 @@ def _library(array: Any) -> Any:
     return None
 
 
+def _is_address(array: Any) -> bool:
+    """Whether it is a tensor of nvfp4kern.addresses, which takes a moment to import."""
+    return type(array).__module__ == f"{__package__}.addresses"
+
+
 # --- Reading and writing ---
 
 
@@ -85,12 +90,39 @@ def _has_versioned_capsules() -> bool:
 
 
 def _numpy_array(array: Any) -> tuple:
+    if array.dtype.name == "float4_e2m1fn":
+        packed = _packed(array)
+        return *_numpy_array(packed), packed
     size = array.dtype.itemsize
     if not array.dtype.isnative or any(stride % size for stride in array.strides):
         raise BufferError("expected the machine's byte order and strides of whole elements")
     address, read_only = array.__array_interface__["data"]
     strides = tuple(stride // size for stride in array.strides)
     return address, array.dtype.name, array.shape, strides, "cpu", 0, read_only
+
+
+def _packed(array: Any) -> Any:
+    """ml_dtypes has a float4 in each byte. Two of them are put into a byte of a copy, which is
+    read-only: nothing that is written to it would be seen."""
+    if array.ndim == 0 or array.shape[-1] % 2:
+        raise BufferError(f"float4 of shape {array.shape}, expected two elements for each byte")
+    codes = array.view("uint8")
+    packed = (codes[..., ::2] & 15) | (codes[..., 1::2] << 4)
+    packed.flags.writeable = False
+    return packed
+
+
+def described(array: Any) -> tuple | None:
+    """What _numpy_array says of NumPy's array with a dtype of ml_dtypes, which NumPy does not
+    export; None for any other array."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(array, numpy.ndarray) or array.dtype.name not in _ML_DTYPES:
+        return None
+    return _numpy_array(array)
+
+
+_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float4_e2m1fn")
+"""What operators take of ml_dtypes, by the names that NumPy has for them."""
 
 
 def _torch_tensor(tensor: Any) -> tuple:
@@ -124,7 +156,7 @@ def current_stream(array: Any) -> int:
     if library is not None and library.__name__ == "cupy":
         with array.device:
             return library.cuda.get_current_stream().ptr
-    return 0
+    return array.stream if _is_address(array) else 0
 
 
 # --- Moving and storing ---
@@ -185,13 +217,19 @@ def empty(array: Any, dtype: str, shape: tuple[int, ...], name: str) -> Any:
     are not initialised."""
     library = _library(array)
     if library is None:
+        if _is_address(array) and array.allocate:
+            return array.allocate(dtype, shape)
         raise _unsupported(array, name)
     if library.__name__ == "torch":
         return library.empty(shape, dtype=getattr(library, dtype), device=array.device)
     if dtype == "bfloat16":
-        raise TypeError(
-            f"out_dtype: bfloat16, but {library.__name__} has no such type; pass out= or another"
-        )
+        of_numpy = sys.modules.get("ml_dtypes") if library.__name__ == "numpy" else None
+        if of_numpy is None:
+            raise TypeError(
+                f"out_dtype: bfloat16, but {library.__name__} has no such type; pass out= or "
+                "another, or import ml_dtypes for NumPy"
+            )
+        return library.empty(shape, of_numpy.bfloat16)
     dtype = _STORED_AS.get(dtype, dtype)
     if library.__name__ == "cupy":
         with array.device:

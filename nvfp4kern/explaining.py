@@ -1,9 +1,10 @@
 """`python -m nvfp4kern explain`: what a call of a shape would use. Runs nothing."""
 
 import argparse
+import os
 import sys
 
-from . import _C, machine
+from . import _C, assumed, machine
 
 SHAPES = {
     "gemv": "MxK[xL]",
@@ -69,6 +70,12 @@ def add_arguments(parser):
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), help="default: cuda where there is a GPU to call"
     )
+    parser.add_argument(
+        "--gpu",
+        choices=assumed.GPUS,
+        metavar="GPU",
+        help=f"plan for one that is not here: {', '.join(assumed.GPUS)}",
+    )
 
 
 def _up(size, multiple):
@@ -84,6 +91,8 @@ class _Operands:
 
     def empty(self, dtype, *shape):
         """Of torch on a GPU, and where NumPy has no such dtype."""
+        if self.device == "assumed":
+            return assumed.array(dtype, *shape)
         if self.device == "cpu" and dtype != "bfloat16":
             import numpy as np
 
@@ -93,6 +102,8 @@ class _Operands:
         return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
 
     def numbers(self, values, dtype="int32"):
+        if self.device == "assumed":
+            return assumed.array(dtype, len(values))
         import numpy as np
 
         found = np.asarray(values, dtype)
@@ -211,12 +222,24 @@ def plan(operator, shape, tokens=None, weights="nvfp4", layout=None, device="cpu
     return _C.explain(operator, *arguments, **options)
 
 
+def _device(arguments):
+    """Where the operands are."""
+    if not arguments.gpu:
+        return arguments.device or ("cpu" if machine.why_no_gpu() else "cuda")
+    if arguments.device == "cpu":
+        raise ValueError("--gpu: not with --device cpu")
+    if not any(row["code"] for row in _C.backends()):
+        raise ValueError("--gpu: this build has no kernels of GPUs")
+    return "assumed"
+
+
 def run(arguments):
-    """The exit status."""
-    device = arguments.device or ("cpu" if machine.why_no_gpu() else "cuda")
+    """The exit status. --gpu is for a process of its own: it has no other GPU then."""
+    if arguments.gpu:  # before anything asks for the GPUs of this machine
+        os.environ["NVFP4KERN_ASSUMED_GPU"] = assumed.setting(arguments.gpu)
     given = (getattr(arguments, name) for name in ("op", "shape", "tokens", "weights", "layout"))
     try:
-        found = plan(*given, device)
+        found = plan(*given, _device(arguments))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -93,6 +93,7 @@ ENVIRONMENT = {
     "SM_LIMIT": ["1", "-1", "x"],
     "SMEM_LIMIT": ["0", "9" * 30],
     "ROW_LIMIT": ["1", "0", "x"],
+    "ASSUMED_GPU": ["90:132", "0:0:0:0", "9" * 30],
     "LIBCUDA": ["/nowhere", ""],
 }
 LIES = [{"data": None}, {"strides": None}] + [{"ndim": n} for n in (-1, 0, 7, 2**31 - 1)]

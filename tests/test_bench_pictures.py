@@ -2,11 +2,13 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvfp4kern import __main__ as main
 
+ROOT = Path(__file__).parents[1]
 TIME = {"median": 1e3, "low": 950.0, "high": 1149.0}
 ENVIRONMENT = {
     "device": "cpu",
@@ -64,7 +66,7 @@ def test_what_was_disturbed_is_marked(columns, result, shown, monkeypatch):
 
 def test_points_do_not_hide_each_other(result):
     plots = pytest.importorskip("nvfp4kern.bench.plots")
-    for picture in (plots._alternatives, plots._floor, plots._tokens):
+    for picture in (plots.alternatives, plots.floor, plots.tokens):
         question, _, panels = picture(result["rows"], False)
         assert question.endswith("?") and len(panels) == 1
         for axes in panels:
@@ -98,3 +100,46 @@ def test_a_large_set_has_pictures_of_its_operators():
     rows = [{"op": op} for op in ("gemm", "route") for _ in range(plots.MOST_ROWS // 2)]
     assert list(plots._parts(rows)) == [""]
     assert list(plots._parts([*rows, rows[0]])) == ["_gemm", "_route"]
+
+
+def test_pictures_of_the_documents_follow_from_rows_and_code(tmp_path, monkeypatch):
+    """An SVG has a digest of these; without a change nothing is drawn."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import figures_pictures as pictures
+
+    gpu = json.loads((ROOT / "benchmarks" / "results" / "gpu.json").read_text())
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path / "pictures")
+    kept = {"faster": pictures.PICTURES["faster"]}
+    monkeypatch.setattr(pictures, "PICTURES", kept)
+    path = tmp_path / "pictures" / "faster.svg"
+    assert pictures.draw(gpu, only_check=True) == [path] and not path.exists()
+    assert pictures.draw(gpu) == [path] and pictures.draw(gpu) == []
+    text = path.read_text()
+    assert "Am I faster than what I use?" in text and pictures.facts_of(gpu)["commit"] in text
+    pictures.six_of(gpu["rows"])[0]["time"]["low"] -= 1
+    assert pictures.draw(gpu, only_check=True) == [path] and path.read_text() == text
+    assert pictures.draw(gpu) == [path] and path.read_text() != text
+
+
+def test_what_is_faster_than_ours_is_counted_by_operator(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import figures
+
+    rows = [
+        row("gemm", f"{m}x64x64", ["Humming indexed", "cuBLAS fp16, a loop"]) for m in (1, 2, 3)
+    ]
+    rows += [row("route", "3x8x64", ["torch eager"])]
+    assert (
+        figures.faster_than_ours(rows, "A")
+        == "- A: [others](docs/benchmarks.md) are faster in 0 of 4 rows."
+    )
+    rows[0]["others"]["Humming indexed"]["median"] = 500.0
+    rows[1]["others"]["cuBLAS fp16, a loop"]["median"] = 800.0
+    rows[2]["others"]["Humming indexed"]["median"] = 980.0
+    found = " ".join(figures.faster_than_ours(rows, "A").split())
+    assert found == (
+        "- A: [others](docs/benchmarks.md) are faster in 2 of 4 rows, at most Humming 2.0 times in "
+        "`gemm` (1 of 3), cuBLAS fp16 1.2 times in `gemm` (1 of 3)."
+    )

@@ -13,6 +13,7 @@ import torch
 from conftest import GPUS, NO_GPU
 
 import nvfp4kern
+from nvfp4kern import __main__ as main
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -264,6 +265,36 @@ def test_commands_are_found():
     assert ["pip", "install", ".[check]", "&&", "python", "-m", "nvfp4kern"] in [
         command.values[0] for command in COMMANDS
     ]
+
+
+OF_AN_INDEX = re.compile(r"pip install[^\n`&;]*?(?<![\w./*(-])nvfp4kern(?![\w-])")
+"""nvfp4kern by its name, where no index has it: a stranger's package may. A path is none."""
+
+
+def test_nobody_is_told_to_install_it_from_an_index():
+    assert OF_AN_INDEX.search('pip install torch "nvfp4kern[models]"')
+    assert not OF_AN_INDEX.search('pip install "$(ls nvfp4kern-*.whl)[models]" numpy')
+    named = [path for path in DOCUMENTS if OF_AN_INDEX.search(path.read_text())]
+    named += [
+        path
+        for path in (*sources("csrc", "nvfp4kern", "benchmarks"), *ROOT.glob("docs/**/*.ipynb"))
+        if OF_AN_INDEX.search(literals(path) if path.suffix != ".ipynb" else path.read_text())
+    ]
+    assert named == []
+
+
+def test_an_extra_brings_what_its_commands_say_they_need():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: {*found} for name, found in project["optional-dependencies"].items()}
+    for extra, messages in {
+        "check": [main.CHECK_NEEDS],
+        "bench": [main.BENCH_NEEDS, main.SELFTEST_NEEDS],
+        "plot": [main.BENCH_NEEDS, main.PLOT_NEEDS],
+        "models": [main.CHECKPOINT_NEEDS, main.QUANTIZE_NEEDS, main.GENERATE_NEEDS]
+        + [main.COMPARE_NEEDS, main.CALIBRATE_NEEDS],
+    }.items():
+        for message in messages:
+            assert {*message.partition("pip install ")[2].split()} <= extras[extra], message
 
 
 # --- Variables, files, links ---

@@ -281,6 +281,43 @@ def test_what_explain_passes_on(explain, monkeypatch):
     assert given == [("float32", 5, 48)]
 
 
+@pytest.mark.parametrize(
+    "arguments, gpu, row",
+    [
+        (["gemm", "64x4096x7168"], "h200", "sm90"),
+        (["gemv", "7168x16384"], "h100", "sm90"),
+        (["gemm", "64x4096x7168", "--layout", "blocked"], "b200", "sm100"),
+        (["gemm", "64x4096x7168", "--tokens", "bfloat16"], "rtx5090", "sm120"),
+        (["grouped_dual_gemm", "128x64x768x2048"], "a100", "sm80"),
+        (["combine", "64x8x7168"], "rtx4090", "sm80"),
+    ],
+)
+def test_a_gpu_that_is_not_here_is_planned_for(arguments, gpu, row):
+    if any(str(r["why_not"]).startswith("left out") for r in nvfp4kern.backends()):
+        pytest.skip("this build left rows out")
+    done = run("explain", *arguments, "--gpu", gpu)
+    assert done.returncode == 0, done.stderr
+    assert re.match(rf"backend +{row}\n", done.stdout) and re.search(r"^grid ", done.stdout, re.M)
+
+
+def test_an_assumed_gpu_runs_nothing():
+    if not any(r["code"] for r in nvfp4kern.backends()):
+        pytest.skip("this build has no kernels of GPUs")
+    program = "import nvfp4kern as nk; from nvfp4kern.addresses import CUDA, Array\n"
+    program += "a, s = (Array(1 << 40, 'uint8', (1, n), (CUDA, 0)) for n in (32, 4))\n"
+    program += "d = Array(1 << 41, 'float16', (1, 1), (CUDA, 0))\n"
+    program += "print(nk.explain('gemm', a, a, s, s)['backend'])\nnk.gemm(a, a, s, s, out=d)"
+    facts = os.environ | {"NVFP4KERN_ASSUMED_GPU": "80:108:166912:167936"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=facts
+    )
+    assert done.stdout == "sm80\n"
+    assert done.stderr.endswith("cuda:0: NVFP4KERN_ASSUMED_GPU is set, so nothing runs\n")
+    for text in ("90:132", "90:132:1:2:", "0:1:2:3", "x"):
+        done = run("info", NVFP4KERN_ASSUMED_GPU=text)
+        assert f"NVFP4KERN_ASSUMED_GPU: '{text}', expected numbers" in " ".join(done.stdout.split())
+
+
 def test_helps_fit_80_columns():
     for command in ("explain", "info"):
         lines = run(command, "--help", COLUMNS="80").stdout.splitlines()

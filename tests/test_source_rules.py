@@ -48,7 +48,7 @@ SHARED = {
 }  # what operators and backends both know
 MAY_INCLUDE = {  # folder -> headers outside that folder; nobody may include python/
     "": SHARED | {"nvfp4kern.h", "backend.h"},
-    "python": {"nvfp4kern.h", "nk_peer.h"},
+    "python": {"nvfp4kern.h", "nk_peer.h", "nk_version.h"},
     "op": SHARED | {"backend.h"},
     "cuda": SHARED | {"backend.h"},
     "cpu": SHARED | {"backend.h"},
@@ -303,6 +303,7 @@ FOREIGN = {
     "vllm": {"torch", "vllm"},
     "sglang": {"torch", "sglang"},
     "comfy": {"torch", "comfy_kitchen"},
+    "jax": {"jax"},
 }
 """What a folder imports, which whoever has it imports by name."""
 

@@ -19,6 +19,8 @@ nk_status cuda_enter(nk_device device, cuda_context *c)
     const char *why = NULL;
     *c = (cuda_context){0};
     NK_TRY(cuda_gpu_of(device, &c->gpu));
+    NK_CHECK(!cuda_gpu_is_assumed(), NK_BACKEND_ERROR, "cuda:%d: NVFP4KERN_ASSUMED_GPU is set, so nothing runs",
+             device.index);
     c->driver = cuda_driver_open(&why); /* not NULL: there is a GPU */
     CUcontext current, primary = atomic_load_explicit(&primaries[c->gpu->index], memory_order_acquire);
     if (!primary) NK_TRY(retain(c, &primary));

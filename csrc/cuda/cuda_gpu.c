@@ -10,6 +10,7 @@
 static cuda_gpu gpus[CUDA_MAX_GPUS];
 static int gpu_count;
 static const char *why_not; /* NULL: there are GPUs */
+static bool assumed;
 static char failure[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -38,14 +39,33 @@ static nk_status read_facts(const cuda_driver *driver, int index)
     return NK_OK;
 }
 
+static nk_status assume_gpu(const char *text)
+{
+    int capability, sms, per_cta, per_sm, end = 0;
+    int count = sscanf(text, "%3d:%5d:%8d:%8d%n", &capability, &sms, &per_cta, &per_sm, &end);
+    NK_CHECK(count == 4 && !text[end] && capability > 0 && sms > 0 && per_cta > 0 && per_sm >= per_cta,
+             NK_BACKEND_ERROR, "NVFP4KERN_ASSUMED_GPU: '%.64s', expected numbers such as 90:132:232448:233472", text);
+    gpus[0] = (cuda_gpu){0, 0, capability, sms, per_cta, per_sm};
+    gpu_count = 1;
+    assumed = true;
+    return NK_OK;
+}
+
+static nk_status ask_driver(const cuda_driver *driver)
+{
+    NK_TRY(cuda_driver_check(driver->cuDeviceGetCount(&gpu_count), "cuDeviceGetCount", "the CUDA driver"));
+    if (gpu_count > CUDA_MAX_GPUS) gpu_count = CUDA_MAX_GPUS;
+    for (int i = 0; i < gpu_count; i++)
+        NK_TRY(read_facts(driver, i));
+    return NK_OK;
+}
+
 static void find_gpus(void)
 {
-    const cuda_driver *driver = cuda_driver_open(&why_not);
-    if (!driver) return;
-    nk_status status = cuda_driver_check(driver->cuDeviceGetCount(&gpu_count), "cuDeviceGetCount", "the CUDA driver");
-    if (gpu_count > CUDA_MAX_GPUS) gpu_count = CUDA_MAX_GPUS;
-    for (int i = 0; i < gpu_count && status == NK_OK; i++)
-        status = read_facts(driver, i);
+    const char *text = nk_late_text(NK_ASSUMED_GPU);
+    const cuda_driver *driver = *text ? NULL : cuda_driver_open(&why_not);
+    if (!*text && !driver) return;
+    nk_status status = *text ? assume_gpu(text) : ask_driver(driver);
     if (status != NK_OK) snprintf(failure, sizeof failure, "%s", nk_status_message());
     if (status == NK_OK && gpu_count == 0) snprintf(failure, sizeof failure, "the CUDA driver sees no GPU");
     if (failure[0]) {
@@ -58,6 +78,12 @@ const char *cuda_why_not(void)
 {
     pthread_once(&once, find_gpus);
     return why_not;
+}
+
+bool cuda_gpu_is_assumed(void)
+{
+    (void)cuda_why_not();
+    return assumed;
 }
 
 int32_t cuda_gpu_count(void) { return cuda_why_not() ? 0 : gpu_count; }

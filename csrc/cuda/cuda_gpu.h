@@ -13,6 +13,9 @@ typedef struct cuda_gpu {
     int32_t smem_per_sm;        /* bytes for all CTAs of an SM, what the hardware keeps included */
 } cuda_gpu;
 
+/* Whether NVFP4KERN_ASSUMED_GPU says what the only GPU is: calls are planned for it, and nothing runs. */
+bool cuda_gpu_is_assumed(void);
+
 #define CUDA_MAX_GPUS 64 /* a kernel's state has a bit for each; further ones are not seen */
 
 /* Why no GPU can be used, or NULL. */

@@ -97,6 +97,8 @@ nk_status cuda_clusters_by_size(cuda_kernel *kernel, nk_device device, int32_t t
     NK_TRY(cuda_gpu_of(device, &gpu));
     at_once[1] = gpu->sms * per_sm;
     for (int32_t size = 2; size <= most; size += 2) {
+        at_once[size] = at_once[1] / size;
+        if (cuda_gpu_is_assumed()) continue; /* the driver knows how many SMs of a cluster lie together */
         const cuda_grid grid = {
             .x = 1, .y = size, .threads = threads, .smem_bytes = cuda_smem_per_cta(gpu, per_sm), .cluster.y = size};
         NK_TRY(cuda_clusters_at_once(kernel, device, &grid, &at_once[size]));

@@ -1,4 +1,5 @@
 /* Defines the module nvfp4kern._C: its functions and its state. */
+#include "nk_version.h"
 #include "py_args.h"
 #include "py_peer.h"
 
@@ -190,6 +191,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->empty);
     Py_VISIT(state->current_stream);
     Py_VISIT(state->protocol);
+    Py_VISIT(state->described);
     for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
         Py_VISIT(state->exporters[i].type);
         Py_VISIT(state->exporters[i].address);
@@ -208,6 +210,7 @@ static int clear(PyObject *module)
     Py_CLEAR(state->empty);
     Py_CLEAR(state->current_stream);
     Py_CLEAR(state->protocol);
+    Py_CLEAR(state->described);
     for (int i = 0; i < PY_EXPORTER_TYPES; i++) {
         Py_CLEAR(state->exporters[i].type);
         Py_CLEAR(state->exporters[i].address);

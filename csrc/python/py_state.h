@@ -28,6 +28,7 @@ typedef struct py_state {
     PyObject *empty;                          /* nvfp4kern.arrays.empty, NULL until needed */
     PyObject *current_stream;                 /* nvfp4kern.arrays.current_stream, NULL until needed */
     PyObject *protocol;                       /* nvfp4kern.arrays.protocol, NULL until needed */
+    PyObject *described;                      /* nvfp4kern.arrays.described, NULL until needed */
     py_exporter exporters[PY_EXPORTER_TYPES]; /* the types seen last */
     int next_exporter;                        /* the entry that the next new type replaces */
 } py_state;

@@ -1,6 +1,7 @@
 /* Reads Python objects as tensors by the DLPack exchange API, by address or by a DLPack capsule, and makes new ones. */
 #include "py_tensor.h"
 
+#include "py_address.h"
 #include "py_args.h"
 #include "py_describe.h"
 
@@ -116,75 +117,6 @@ static int from_api(py_call *call, PyObject *object, const DLPackExchangeAPI *ap
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- */
-/* By address: what a Python function says of the tensor                                                            */
-/* ---------------------------------------------------------------------------------------------------------------- */
-
-/* Without the exchange API, the call runs on the current stream of the first CUDA tensor's framework, and on the legacy
- * default stream where that framework is unknown. */
-static int set_stream(py_call *call, PyObject *object)
-{
-    if (call->has_stream) return 0;
-    PyObject *current = py_imported(&call->state->current_stream, "nvfp4kern.arrays", "current_stream");
-    PyObject *number = current ? PyObject_CallFunctionObjArgs(current, object, NULL) : NULL;
-    if (!number) return -1;
-    call->exec.stream = PyLong_AsVoidPtr(number);
-    Py_DECREF(number);
-    if (PyErr_Occurred()) return -1;
-    call->has_stream = true;
-    return 0;
-}
-
-/* The first NK_MAX_DIMS items of a tuple. */
-static int read_sizes(PyObject *tuple, int64_t sizes[NK_MAX_DIMS])
-{
-    Py_ssize_t count = PyTuple_Size(tuple);
-    for (Py_ssize_t d = 0; d < count && d < NK_MAX_DIMS; d++) {
-        sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(tuple, d));
-        if (sizes[d] == -1 && PyErr_Occurred()) return -1;
-    }
-    return 0;
-}
-
-/* `description` is the tuple that nvfp4kern.arrays' function returned. */
-static int from_description(py_call *call, PyObject *description, nk_tensor *t)
-{
-    unsigned long long data;
-    const char *dtype, *device;
-    PyObject *shape_tuple, *stride_tuple;
-    int read_only;
-    int64_t shape[NK_MAX_DIMS], strides[NK_MAX_DIMS];
-    DLTensor dl = {.shape = shape, .strides = strides};
-    if (!PyArg_ParseTuple(description, "KsO!O!sip", &data, &dtype, &PyTuple_Type, &shape_tuple, &PyTuple_Type,
-                          &stride_tuple, &device, &dl.device.device_id, &read_only)) {
-        return -1;
-    }
-    dl.data = (void *)(uintptr_t)data;
-    dl.ndim = (int32_t)PyTuple_Size(shape_tuple);
-    if (read_sizes(shape_tuple, shape) < 0 || read_sizes(stride_tuple, strides) < 0 ||
-        py_dtype_named(t, dtype, &dl.dtype) < 0) {
-        return -1;
-    }
-    if (strcmp(device, "cpu") == 0)
-        dl.device.device_type = kDLCPU;
-    else if (strcmp(device, "cuda") == 0)
-        dl.device.device_type = kDLCUDA;
-    else
-        return py_fail_at(call->state->backend_error, t->name, t->index, "on %s, expected CPU or CUDA", device);
-    return py_describe(call, &dl, read_only ? DLPACK_FLAG_BITMASK_READ_ONLY : 0, t);
-}
-
-static int from_address(py_call *call, PyObject *object, PyObject *function, nk_tensor *t)
-{
-    Py_INCREF(function); /* the entry that holds it may be replaced while it runs */
-    PyObject *description = PyObject_CallFunctionObjArgs(function, object, NULL);
-    Py_DECREF(function);
-    if (!description) return py_not_exported(t);
-    int failed = from_description(call, description, t);
-    Py_DECREF(description);
-    return failed || t->device.type == NK_CPU ? failed : set_stream(call, object);
-}
-
-/* ---------------------------------------------------------------------------------------------------------------- */
 /* By a capsule                                                                                                     */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
@@ -232,7 +164,7 @@ static int add_stream(py_call *call, PyObject *object, PyObject *kwargs)
         failed = 0;
         goto done;
     }
-    if (set_stream(call, object) < 0) goto done;
+    if (py_set_stream(call, object) < 0) goto done;
     /* DLPack writes the legacy default stream as 1. */
     stream = call->exec.stream ? PyLong_FromVoidPtr(call->exec.stream) : PyLong_FromLong(1);
     failed = stream ? PyDict_SetItemString(kwargs, "stream", stream) : -1;
@@ -271,7 +203,7 @@ static int from_dlpack_method(py_call *call, PyObject *object, nk_tensor *t)
     }
     PyObject *capsule = export(call, object, method);
     Py_DECREF(method);
-    if (!capsule) return py_not_exported(t);
+    if (!capsule) return py_from_unexported(call, object, t);
     return py_keep(call, capsule) < 0 ? -1 : from_capsule(call, capsule, object, t);
 }
 
@@ -290,7 +222,7 @@ int py_tensor(py_call *call, PyObject *object, const char *name, int32_t index, 
     if (exporter->api)
         failed = from_api(call, object, exporter->api, t);
     else if (exporter->address)
-        failed = from_address(call, object, exporter->address, t);
+        failed = py_from_address(call, object, exporter->address, t);
     else if (PyCapsule_CheckExact(object))
         failed = from_capsule(call, object, NULL, t);
     else

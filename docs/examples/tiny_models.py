@@ -2,22 +2,23 @@
 
     python docs/examples/tiny_models.py [FOLDER]
 
-Needs nvfp4kern[models] and transformers; nothing is downloaded. A real model takes the same calls.
+Needs the extra `models`; nothing is downloaded. A real model takes the same calls.
 """
 
 import sys
 import tempfile
 from pathlib import Path
 
+import tokenizers
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen3MoeConfig
 
 import nvfp4kern.transformers  # noqa: F401 (tells transformers about NVFP4 files)
 from nvfp4kern.checkpoint import load_checkpoint, meta_parameters, save_checkpoint
 from nvfp4kern.nn import NVFP4Config, quantize_
 
 SIZES = {
-    "vocab_size": 128,
+    "vocab_size": 256,
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -35,6 +36,16 @@ MODELS = {
 }
 
 
+def tokenizer():
+    """An id for each byte, so that `python -m nvfp4kern generate FOLDER/llama hello` runs."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    ids = {letter: i for i, letter in enumerate(alphabet)}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
 def tokens_of(model):
     """Twelve tokens, the likeliest each time."""
     prompt = torch.tensor([[1, 5, 9, 13]])
@@ -47,7 +58,7 @@ def main(folder):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
         layers = quantize_(model, NVFP4Config(recipe="four_six"))
-        save_checkpoint(model, folder / name)
+        save_checkpoint(model, folder / name, tokenizer=tokenizer())
         print(f"{name}: {len(layers)} layers quantised, {', '.join(layers[:2])} and others")
 
         # Into a model of transformers, by transformers ...

@@ -2,16 +2,25 @@
 how does it grow with tokens?"""
 
 import math
+from textwrap import wrap
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from .report import by_operator, disturbed, machine, yardstick
+from .report import OTHER, by_operator, disturbed, machine, yardstick
 
 OURS, FLOOR = "#0b5cad", "#555555"
 OTHERS = ("#d9730d", "#2a9d4e", "#a23fa0", "#9a8300", "#5a4a42", "#c2185b", "#00838f")
 MARKERS = ("s", "^", "D", "v", "P", "X", "<")
 DPI = 130
+WIDTH = 8.6
+"""Inches. A page that shows 830 pixels across then shows letters as they are."""
+APART = 0.012
+"""How far from each other the points of one number of tokens lie, of the width of a picture."""
+
+MOST_COUNTS = 8
+"""Of tokens, of which two panels have room beside each other."""
+
 MOST_ROWS = 40
 """Of a picture; a set with more has one for each operator."""
 
@@ -70,7 +79,8 @@ def _finish(figure, question, about, handles_of):
 def _label(row, alone):
     """`alone`: of the picture's only operator. ~ marks what the tables mark."""
     name = row["shape"] if alone else f"{row['op']} {row['shape']}"
-    return "~ " * bool(disturbed(row)) + (name if len(name) <= 60 else name[:59] + "…")
+    lines = wrap("~ " * bool(disturbed(row)) + name, 40, break_on_hyphens=False)
+    return "\n".join(lines[:2]) + "…" * (len(lines) > 2)
 
 
 def _ratio_axis(axes, values):
@@ -93,9 +103,10 @@ def _lines(rows, points, texts, across):
     """A figure with a line for each row. points: {label: ({line: (low, median, high)}, look)};
     those of a line lie below each other, so that none hides another."""
     of_row = [[label for label in points if i in points[label][0]] for i in range(len(rows))]
-    each = max(0.24, 0.12 * max(map(len, of_row)))
-    figure = Figure((10, each * len(rows) + 1.9), dpi=DPI, layout="constrained")
-    axes, alone = figure.subplots(), bool(_alone(rows))
+    labels = [_label(row, alone=bool(_alone(rows))) for row in rows]
+    each = max(0.24, 0.12 * max(map(len, of_row)), 0.32 * any("\n" in label for label in labels))
+    figure = Figure((WIDTH, each * len(rows) + 2.1), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
     for label, (of_line, look) in points.items():
         places = [(of_row[line].index(label) + 0.5) / len(of_row[line]) for line in of_line]
         triples = list(of_line.values())
@@ -111,7 +122,7 @@ def _lines(rows, points, texts, across):
     of_rows = axes.get_yaxis_transform()
     for line, text in enumerate(texts):
         axes.text(1.01, line, text, transform=of_rows, va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), [_label(row, alone) for row in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), labels, fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     values = [v for of_line, _ in points.values() for triple in of_line.values() for v in triple]
     _ratio_axis(axes, values)
@@ -119,7 +130,7 @@ def _lines(rows, points, texts, across):
     return figure, [axes]
 
 
-def _alternatives(rows, on_gpu):
+def alternatives(rows, on_gpu):
     """Baselines' times over ours."""
     rows = [row for row in rows if _others(row)]
     points = {
@@ -137,32 +148,33 @@ def _alternatives(rows, on_gpu):
         return None
     best = [min(o["median"] for o in _others(r).values()) / r["time"]["median"] for r in rows]
     texts = [f"{ratio:.2f}" for ratio in best]
-    across = "alternative's time / ours, with quartiles: right of 1 ours is faster; "
-    return "Am I faster than what I use?", *_lines(
-        rows, points, texts, across + "at the edge: the fastest one's"
-    )
+    across = "alternative's time / ours, with quartiles: right of 1 ours is faster\n"
+    across += "at the edge: the fastest alternative's"
+    return "Am I faster than what I use?", *_lines(rows, points, texts, across)
 
 
 def _yardstick_in_words(on_gpu):
     if on_gpu:
-        return "the floor: a kernel that reads the same bytes, else bandwidth or fp16 rate"
-    return "torch's rates: its sum of as many bytes, or its fp32 product of as many operations"
+        return "the floor:\na kernel that reads the same bytes, else bandwidth or fp16 rate"
+    return "torch's rates:\nits sum of as many bytes, or its fp32 product of as many operations"
 
 
-def _floor(rows, on_gpu):
+def _ours(row):
+    """(name, look, times) with each layout of scale factors."""
+    for name, layout in (("time", row.get("layout")), ("other", OTHER.get(row.get("layout")))):
+        if name in row:
+            label = f"nvfp4kern, {layout} scales" if layout else "nvfp4kern"
+            hollow = {"mfc": "white"} if layout == "linear" else {}
+            yield label, {"color": OURS, "marker": "o" if layout else "D"} | hollow, row[name]
+
+
+def floor(rows, on_gpu):
     """Our times over the reading kernel's or the floor, with both layouts of scale factors."""
     rows, points = [row for row in rows if yardstick(row)], {}
     for i, row in enumerate(rows):
-        other = {"blocked": "linear", "linear": "blocked"}.get(row.get("layout"))
-        for name, layout in (("time", row.get("layout")), ("other", other)):
-            if name in row:
-                label = f"nvfp4kern, {layout} scales" if layout else "nvfp4kern"
-                hollow = {"mfc": "white"} if layout == "linear" else {}
-                look = {"color": OURS, "marker": "o" if layout else "D"} | hollow
-                under = (
-                    row["read"] if "median" in row.get("read", {}) else {"median": yardstick(row)}
-                )
-                points.setdefault(label, ({}, look))[0][i] = _ratio(row[name], under)
+        under = row["read"] if "median" in row.get("read", {}) else {"median": yardstick(row)}
+        for label, look, times in _ours(row):
+            points.setdefault(label, ({}, look))[0][i] = _ratio(times, under)
     if not rows:
         return None
     texts = [f"{row['time']['median'] / yardstick(row):.2f}" for row in rows]
@@ -174,26 +186,31 @@ def _floor(rows, on_gpu):
 
 
 def _curves(rows, style, on_gpu):
-    """label -> (points, look): ours, the baselines, and what ours cannot be below."""
-    look = {"lw": 2.2, "color": OURS, "marker": "o", "ms": 5}
-    curves = {"nvfp4kern": ([(r["at"], _between(r["time"])) for r in rows], look)}
+    """label -> (points, look): ours with each layout, the baselines, what ours cannot be below."""
+    curves = {}
+    for row in rows:
+        for label, look, times in _ours(row):
+            points, _ = curves.setdefault(label, ([], {"lw": 2, "ms": 5, **look}))
+            points.append((row["at"], _between(times)))
     for name, look in style.items():
         points = [(r["at"], _between(_others(r)[name])) for r in rows if name in _others(r)]
         if points:
             curves[name] = points, {"lw": 1.1, "ms": 4, **look}
     floors = [(r["at"], (yardstick(r),) * 3) for r in rows if yardstick(r)]
     if floors:
-        name = "floor: the same bytes read, else bandwidth or fp16 rate"
+        name = "floor: as many bytes, or fp16 rate"
         look = {"color": FLOOR, "ls": "--", "lw": 1.4}
         curves[name if on_gpu else "torch's rates: sum or fp32 matmul"] = floors, look
     return curves
 
 
-def _panel(axes, rows, style, on_gpu):
+def _panel(axes, title, rows, style, on_gpu, wide):
     """Times of a series. Points lie beside each other, so that none hides another."""
     curves, unit = _curves(rows, style, on_gpu), 1 if on_gpu else 1e-3
+    counts = sorted({row["at"] for row in rows})
+    apart = APART * math.log2(counts[-1] / counts[0]) / (1 if wide else 0.5)
     for i, (label, (points, look)) in enumerate(curves.items()):
-        shift = 2 ** (0.14 * (i - (len(curves) - 1) / 2)) if "marker" in look else 1
+        shift = 2 ** (apart * (i - (len(curves) - 1) / 2)) if "marker" in look else 1
         triples = [tuple(unit * time for time in times) for _, times in points]
         axes.errorbar(
             [at * shift for at, _ in points],
@@ -202,19 +219,17 @@ def _panel(axes, rows, style, on_gpu):
             label=label,
             **look,
         )
-    tokens = sorted({row["at"] for row in rows})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(tokens, [str(at) for at in tokens], fontsize=8)
+    axes.set_xticks(counts, [str(at) for at in counts], fontsize=8)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    op, name = rows[0]["op"], rows[0]["series"]
-    axes.set_title(name if op in name else f"{op}, {name}", fontsize=10, loc="left")
+    axes.set_title(title, fontsize=10, loc="left")
 
 
-def _tokens(rows, on_gpu):
+def tokens(rows, on_gpu):
     """A panel for each series with several numbers of tokens."""
     found = {}
     for row in rows:
@@ -223,12 +238,16 @@ def _tokens(rows, on_gpu):
     series = [one for one in found.values() if len({row["at"] for row in one}) > 1]
     if not series:
         return None
-    style, columns = _style(sum(series, [])), min(2, len(series))
+    counts = {row["at"] for row in rows}
+    wide = len(series) == 1 or len(counts) > MOST_COUNTS
+    style, columns = _style(sum(series, [])), 1 if wide else 2
     lines = math.ceil(len(series) / columns)
-    figure = Figure((5.4 * columns, 3.4 * lines + 1), dpi=DPI, layout="constrained")
+    figure = Figure((WIDTH, 2.9 * lines + 1.2), dpi=DPI, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False)
     for axes, one in zip(panels.ravel(), series, strict=False):
-        _panel(axes, sorted(one, key=lambda row: row["at"]), style, on_gpu)
+        op, name = one[0]["op"], one[0]["series"]
+        title = name if op in name or _alone(rows) else f"{op}, {name}"
+        _panel(axes, title, sorted(one, key=lambda row: row["at"]), style, on_gpu, wide)
     for axes in panels.ravel()[len(series) :]:
         axes.set_axis_off()
     unit = "microseconds" if on_gpu else "milliseconds"
@@ -299,24 +318,32 @@ def _pictures(name, rows):
         yield "grid_floor", _grid, rows
         return
     for part, some in _parts(rows).items():
-        yield f"{name}{part}_alternatives", _alternatives, some
-        yield f"{name}{part}_floor", _floor, some
-        yield f"{name}{part}_tokens", _tokens, some
+        yield f"{name}{part}_alternatives", alternatives, some
+        yield f"{name}{part}_floor", floor, some
+        yield f"{name}{part}_tokens", tokens, some
+
+
+def drawn(picture, rows, name, environment):
+    """The figure that a picture makes of rows, with its title; None where they answer nothing."""
+    found = picture(rows, environment["device"] == "cuda")
+    if not found:
+        return None
+    question, figure, panels = found
+    what = ", ".join([name, *_alone(rows)])
+    _finish(figure, f"{question} ({what})", _about(environment), panels)
+    return figure
 
 
 def draw(result, folder):
     """Writes files for each set of shapes, one for each question; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    on_gpu, sets, paths = result["environment"]["device"] == "cuda", {}, []
+    sets, paths = {}, []
     for row in result["rows"]:
         if "time" in row:
             sets.setdefault(row["set"], []).append(row)
     for name, rows in sets.items():
         for file, picture, some in _pictures(name, rows):
-            if drawn := picture(some, on_gpu):
-                question, figure, panels = drawn
-                about = ", ".join([name, *_alone(some), _about(result["environment"])])
-                _finish(figure, question, about, panels)
+            if figure := drawn(picture, some, name, result["environment"]):
                 paths.append(folder / f"{file}.png")
                 figure.savefig(paths[-1])
     return paths

@@ -1,7 +1,7 @@
 """Checkpoints with NVFP4 weights: what they hold, and whether it is right.
 
-Needs torch and safetensors, and google-re2 where a configuration has patterns of names:
-`pip install "nvfp4kern[models]"`.
+Needs torch and safetensors, and google-re2 where a configuration has patterns of names: the extra
+`models` brings them.
 """
 
 from .files import CheckpointError, Files, TensorInfo

@@ -149,6 +149,6 @@ def _re2() -> ModuleType:
     try:
         import re2
     except ModuleNotFoundError:
-        needs = 'google-re2, for the patterns in its configuration: pip install "nvfp4kern[models]"'
+        needs = "google-re2, for the patterns in its configuration: pip install google-re2"
         raise ModuleNotFoundError(f"loading this checkpoint needs {needs}", name="re2") from None
     return re2

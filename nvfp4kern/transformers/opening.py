@@ -66,7 +66,12 @@ def open_model(folder: Path, device: str, dtype: str = "auto") -> Any:
 
 
 def open_tokenizer(folder: Path) -> Any:
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    """CheckpointError where transformers opens none."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{folder.name}: no tokenizer that opens: {reason}") from error
 
 
 def nvfp4_layers(model: torch.nn.Module) -> dict[str, Frozen]:

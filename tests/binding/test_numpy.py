@@ -1,5 +1,7 @@
 """NumPy alone: CI runs this file without torch and with older NumPy, too, so it needs neither."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -88,3 +90,58 @@ def test_what_cannot_be_read(array):
         nk.quantize(array(np.ones((M, K), np.int64)))
     with pytest.raises((TypeError, BufferError), match="^x: "):
         nk.quantize(array(["a", "b"]))
+
+
+# --- ml_dtypes ---
+
+
+@pytest.fixture
+def ml_dtypes():
+    return pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+
+
+def test_bfloat16_and_float8_of_ml_dtypes_are_taken_and_returned(ml_dtypes, array):
+    a, b, sfa, sfb = (array(x) for x in OPERANDS)
+    scales = [x.view(ml_dtypes.float8_e4m3fn) for x in (sfa, sfb)]
+    np.testing.assert_array_equal(nk.gemm(a, b, *scales), WANT)
+    x = array(A.values.astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(np.asarray(x, np.float64), A.values)
+    found = nk.gemm(x, b, None, scales[1])
+    assert found.dtype == ml_dtypes.bfloat16
+    want = reference.gemm(A.values, B.values).rounded("float32").astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(found.view(np.uint16), want.view(np.uint16))
+    out = array(np.zeros((M, N), ml_dtypes.bfloat16))
+    assert nk.gemm(x, b, None, scales[1], out=out) is out
+    np.testing.assert_array_equal(out.view(np.uint16), want.view(np.uint16))
+    q, same = nk.quantize(x), nk.quantize(np.asarray(x, np.float32))
+    np.testing.assert_array_equal(q.data, same.data)
+    np.testing.assert_array_equal(q.scales, same.scales)
+
+
+def test_float4_of_ml_dtypes_is_packed(ml_dtypes, array):
+    codes = np.stack([A.codes & 15, A.codes >> 4], -1).reshape(M, K)
+    codes = array(codes.view(ml_dtypes.float4_e2m1fn))
+    np.testing.assert_array_equal(nk.gemm(codes, *OPERANDS[1:]), WANT)
+    with pytest.raises(BufferError, match="^a: .*two elements for each byte"):
+        nk.gemm(codes[:, 1:], *OPERANDS[1:])
+    with pytest.raises(ValueError, match="^out: read-only"):
+        nk.to_blocked(A.scales, out=np.zeros((128, 8), ml_dtypes.float4_e2m1fn))
+
+
+def test_other_types_of_ml_dtypes_stay_refused(ml_dtypes):
+    with pytest.raises((BufferError, TypeError), match="^a: .*"):
+        nk.gemm(A.codes.view(ml_dtypes.float8_e5m2), *OPERANDS[1:])
+
+
+def test_nothing_of_ml_dtypes_is_kept(ml_dtypes):
+    """Of calls that return, and of those that are refused."""
+    x = A.values.astype(ml_dtypes.bfloat16)
+    refused = A.codes.view(ml_dtypes.float8_e5m2)
+    before = [sys.getrefcount(each) for each in (x, refused, x.dtype, None)]
+    for _ in range(1000):
+        nk.gemm(x, OPERANDS[1], None, OPERANDS[3])
+        with pytest.raises((BufferError, TypeError)):
+            nk.gemm(refused, *OPERANDS[1:])
+    after = [sys.getrefcount(each) for each in (x, refused, x.dtype, None)]
+    assert after[:2] == before[:2]
+    assert all(abs(new - old) < 100 for new, old in zip(after, before, strict=True))

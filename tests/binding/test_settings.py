@@ -62,6 +62,7 @@ def test_other_variables(name, monkeypatch):
         ("SM_LIMIT", 4095),
         ("SMEM_LIMIT", 4095),
         ("ROW_LIMIT", 4095),
+        ("ASSUMED_GPU", 4095),
     ],
 )
 def test_long_texts(variable, most, monkeypatch):

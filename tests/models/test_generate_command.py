@@ -238,4 +238,13 @@ def test_what_is_not_installed_is_named(folder, generate, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     status, _, err = generate(folder(), "x")
-    assert status == 2 and 'pip install torch transformers accelerate "nvfp4kern[models]"' in err
+    assert status == 2 and "pip install torch transformers accelerate safetensors google-re2" in err
+
+
+def test_a_folder_without_a_tokenizer_is_named(folder, generate):
+    path = folder()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (path / name).unlink()
+    status, _, err = generate(path, "x")
+    assert status == 2 and f"{path.name}: no tokenizer that opens: " in err
+    assert len(err.splitlines()) == 1

@@ -195,7 +195,7 @@ def test_the_command_says_what_it_needs(checkpoint, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setattr(sys, "argv", ["nvfp4kern", "checkpoint", "."])
     assert main.main() == 2
-    assert capsys.readouterr().err.endswith('pip install torch "nvfp4kern[models]"\n')
+    assert capsys.readouterr().err.endswith("pip install torch safetensors google-re2\n")
 
 
 def test_what_a_file_says_cannot_reach_the_terminal(tmp_path, capsys):
