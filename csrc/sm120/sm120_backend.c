@@ -12,10 +12,6 @@ const nk_backend nk_backend_sm120 = {
     .newest = 129, /* what sm_120f's machine code runs on */
     CUDA_ROW,
     .families = (const nk_family *const[]){&sm120_gemm_family, &sm120_kind_f16_family, &sm120_gemv_family, NULL},
-    NK_GPU_CELL(sm120, gemv),
-    NK_GPU_CELL(sm120, gemm),
-    NK_GPU_CELL(sm120, dual_gemm),
-    NK_GPU_CELL(sm120, grouped_gemm),
-    NK_GPU_CELL(sm120, grouped_dual_gemm),
+    NK_GPU_CELLS(sm120),
     CUDA_SHARED_CELLS(sm120),
 };

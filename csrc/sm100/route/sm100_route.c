@@ -1,13 +1,13 @@
 /* route on Blackwell: chooses a tile and split K by cost; launches. What tensor cores do not serve goes to
- * sm100_route_fma.h. */
+ * cuda/cuda_route_fma.h. */
 #include "sm100/sm100_backend.h"
 
+#include "cuda/cuda_route_fma.h"
 #include "cuda/cuda_route_plan.h"
 #include "cuda/cuda_route_sort.h"
 #include "nk_format.h"
 #include "sm100_route_config.h"
 #include "sm100_route_costs.h"
-#include "sm100_route_fma.h"
 
 typedef struct route_tile_config {
     int32_t tokens;
@@ -155,11 +155,13 @@ static nk_status choose(const nk_route_problem *p, const cuda_gpu *gpu, const nk
     return forced != NK_TILE_ANY ? NK_TILE_REFUSE(&sm100_route_family, forced, "%s", why) : NK_OK;
 }
 
+static const cuda_route_fma_kernels fma_kernels = CUDA_ROUTE_FMA_KERNELS(sm100);
+
 typedef struct route_choice {
     bool by_tile; /* else `fma` says how */
     sm100_route_params params;
     cuda_grid grid;
-    sm100_route_fma_choice fma;
+    cuda_route_fma_choice fma;
     int64_t sorters; /* CTAs of the permutation */
     bool overlap;
 } route_choice;
@@ -176,7 +178,7 @@ nk_status sm100_plan_route(const nk_route_problem *p, const nk_settings *setting
     r->by_tile = c.tile != NK_TILE_ANY;
     r->sorters = cuda_sort_ctas(p->m * p->top_k, gpu->sms);
     r->overlap = settings->pdl != NK_PDL_OFF;
-    if (!r->by_tile) return sm100_plan_route_fma(p, gpu, settings, plan, &r->fma);
+    if (!r->by_tile) return cuda_plan_route_fma(p, &fma_kernels, gpu, settings, plan, &r->fma);
     r->params = c.params;
     r->grid = (cuda_grid){.x = c.clusters * cluster_of(&c.params),
                           .y = 1,
@@ -213,6 +215,6 @@ static nk_status run_tile(const nk_route_problem *p, const route_choice *r, cons
 nk_status sm100_run_route(const nk_route_problem *p, const void *choice, const nk_exec *exec)
 {
     const route_choice *r = choice;
-    NK_TRY(r->by_tile ? run_tile(p, r, exec) : sm100_run_route_fma(p, &r->fma, exec));
+    NK_TRY(r->by_tile ? run_tile(p, r, exec) : cuda_run_route_fma(p, &r->fma, exec));
     return p->sorts ? cuda_route_sort(&sm100_route_sort, p, r->sorters, r->overlap, exec) : NK_OK;
 }

@@ -118,6 +118,7 @@ OF_GEMV = {
     "no warp barrier, announce_inbox: __syncwarp": TOGETHER,
 }
 
+BY_BYTES = "what is aligned is read byte by byte: to the same bits"
 COUNTED = "of the scan that counts tiles: it finds none, and a tile more has no expert"
 OF_SM120 = {
     "no barrier, find_expert: __syncthreads": "a CTA has one tile, and looks for no other",
@@ -140,9 +141,11 @@ OF_SM120 = {
     "a comparison off by one, sm120_multiply_tile: statement (13 of 18)": (
         "the factor of a token behind the last, whose sums nobody stores; draws have memory there"
     ),
-    "the other comparison, is_aligned: statement (1 of 2)": (
-        "what is aligned is read byte by byte: to the same bits"
+    "the other bound, fetch_by: statement (4 of 17)": (
+        "codes behind K, whose products have scale factors of zero; draws have memory there"
     ),
+    "the other comparison, is_aligned: statement (1 of 2)": BY_BYTES,
+    "the other comparison, point: statement (10 of 13)": BY_BYTES,
 }
 
 OF_EXPERTS_GEMV = {

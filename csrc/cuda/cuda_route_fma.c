@@ -1,19 +1,16 @@
 /* route without tensor cores: splits K so that CTAs fill the GPU; launches. */
-#include "sm100_route_fma.h"
+#include "cuda_route_fma.h"
 
 #include "nk_format.h"
-#include "sm100/sm100_backend.h"
 
 typedef struct fma_tile_config {
-    cuda_kernel *kernel;
     int32_t tokens, experts, step, ctas, smem_bytes;
 } fma_tile_config;
 
 static const fma_tile_config tiles[] = {
 #define ROW(name, tokens, experts, step, ctas, ...) \
-    [SM100_ROUTE_##name] = {                        \
-        &sm100_route_##name, tokens, experts, step, ctas, SM100_ROUTE_FMA_SMEM(tokens, experts, step)},
-    SM100_ROUTE_FMA_TILES(ROW)
+    [ROUTE_##name] = {tokens, experts, step, ctas, ROUTE_FMA_SMEM(tokens, experts, step)},
+    ROUTE_FMA_TILES(ROW)
 #undef ROW
 };
 
@@ -28,7 +25,8 @@ static int64_t k_per_split(const nk_route_problem *p, const cuda_gpu *gpu, const
 {
     if (invariant) return INVARIANT_K * nk_ceil_div(p->k, (int64_t)INVARIANT_K * INVARIANT_SPLITS);
     const int64_t tiles_there = nk_ceil_div(p->m, t->tokens) * nk_ceil_div(p->n, t->experts);
-    const int64_t fitting = t->ctas * gpu->sms / tiles_there, wanted = fitting < MOST_SPLITS ? fitting : MOST_SPLITS;
+    const int64_t fit = cuda_ctas_per_sm(gpu, t->smem_bytes), of_sm = fit < t->ctas ? fit : t->ctas;
+    const int64_t fitting = of_sm * gpu->sms / tiles_there, wanted = fitting < MOST_SPLITS ? fitting : MOST_SPLITS;
     const int64_t k = nk_ceil_div(p->k, wanted < 1 ? 1 : wanted);
     return k < LEAST_K ? LEAST_K : k;
 }
@@ -40,14 +38,14 @@ static bool is_wide(const nk_operand *o, int64_t rows)
     return bits % (o->dtype == NK_F32 ? 32 : 16) == 0;
 }
 
-static void plan_multiply(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
-                          sm100_route_fma_choice *c, nk_plan *plan)
+static void plan_multiply(const nk_route_problem *p, const cuda_route_fma_kernels *kernels, const cuda_gpu *gpu,
+                          const nk_settings *settings, cuda_route_fma_choice *c, nk_plan *plan)
 {
-    const fma_tile_config *t =
-        &tiles[p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? SM100_ROUTE_fma128 : SM100_ROUTE_fma32];
+    const int tile = p->m >= LARGE_EXTENT && p->n >= LARGE_EXTENT ? ROUTE_fma128 : ROUTE_fma32;
+    const fma_tile_config *t = &tiles[tile];
     const int64_t expert_tiles = nk_ceil_div(p->n, t->experts), steps = nk_ceil_div(p->k, t->step);
     const int64_t k = p->m && steps ? k_per_split(p, gpu, t, settings->batch_invariant) : LEAST_K;
-    c->multiplies = t->kernel;
+    c->multiplies = kernels->multiply[tile];
     c->params.pitch = (int32_t)(expert_tiles * t->experts);
     c->params.steps = (int32_t)steps;
     c->params.steps_per_split = (int32_t)nk_ceil_div(k, t->step);
@@ -60,7 +58,7 @@ static void plan_multiply(const nk_route_problem *p, const cuda_gpu *gpu, const 
                               .threads = ROUTE_FMA_THREADS,
                               .smem_bytes = t->smem_bytes,
                               .overlap = settings->pdl != NK_PDL_OFF};
-    plan->kernel = t->kernel->name;
+    plan->kernel = c->multiplies->name;
     plan->tile_m = t->tokens;
     plan->tile_n = t->experts;
     plan->tile_k = t->step;
@@ -79,21 +77,21 @@ static const char *why_of(const nk_route_problem *p)
     return "fp32 multiply-adds: no tensor map describes x and w";
 }
 
-nk_status sm100_plan_route_fma(const nk_route_problem *p, const cuda_gpu *gpu, const nk_settings *settings,
-                               nk_plan *plan, sm100_route_fma_choice *choice)
+nk_status cuda_plan_route_fma(const nk_route_problem *p, const cuda_route_fma_kernels *kernels, const cuda_gpu *gpu,
+                              const nk_settings *settings, nk_plan *plan, cuda_route_fma_choice *choice)
 {
-    const int64_t fair = nk_ceil_div(p->m, gpu->sms), most = SM100_ROUTE_SELECT_WARPS;
-    *choice = (sm100_route_fma_choice){.selects = p->from_logits ? &sm100_route_select : &sm100_route_select_sums,
-                                       .params = {.pitch = (int32_t)nk_ceil_div(p->n, 4) * 4,
-                                                  .turn_tokens = (int32_t)(fair < 1      ? 1
-                                                                           : fair > most ? most
-                                                                                         : fair),
-                                                  .scratch_experts = ROUTE_SCRATCH_EXPERTS((int32_t)p->n)}};
-    sm100_route_fma_params *params = &choice->params;
+    const int64_t fair = nk_ceil_div(p->m, gpu->sms), most = ROUTE_SELECT_WARPS;
+    *choice = (cuda_route_fma_choice){.selects = p->from_logits ? kernels->select : kernels->select_sums,
+                                      .params = {.pitch = (int32_t)nk_ceil_div(p->n, 4) * 4,
+                                                 .turn_tokens = (int32_t)(fair < 1      ? 1
+                                                                          : fair > most ? most
+                                                                                        : fair),
+                                                 .scratch_experts = ROUTE_SCRATCH_EXPERTS((int32_t)p->n)}};
+    route_fma_params *params = &choice->params;
     choice->select = (cuda_grid){.x = nk_ceil_div(p->m, params->turn_tokens),
                                  .y = 1,
                                  .z = 1,
-                                 .threads = SM100_ROUTE_SELECT_THREADS,
+                                 .threads = ROUTE_SELECT_THREADS,
                                  .smem_bytes = params->turn_tokens * ROUTE_SCRATCH_BYTES(params->scratch_experts),
                                  .overlap = settings->pdl != NK_PDL_OFF};
     plan->kernel = choice->selects->name;
@@ -101,17 +99,17 @@ nk_status sm100_plan_route_fma(const nk_route_problem *p, const cuda_gpu *gpu, c
     plan->tile_m = params->turn_tokens;
     plan->tile_n = p->n;
     plan->grid = choice->select.x;
-    plan->threads = SM100_ROUTE_SELECT_THREADS;
+    plan->threads = ROUTE_SELECT_THREADS;
     plan->batch_invariant = settings->batch_invariant || p->from_logits;
-    if (!p->from_logits) plan_multiply(p, gpu, settings, choice, plan);
+    if (!p->from_logits) plan_multiply(p, kernels, gpu, settings, choice, plan);
     NK_CHECK(choice->select.x <= INT32_MAX && choice->multiply.x <= INT32_MAX, NK_VALUE_ERROR,
              "route: %lld tokens are more than one launch can have", (long long)p->m);
     return NK_OK;
 }
 
-nk_status sm100_run_route_fma(const nk_route_problem *p, const sm100_route_fma_choice *choice, const nk_exec *exec)
+nk_status cuda_run_route_fma(const nk_route_problem *p, const cuda_route_fma_choice *choice, const nk_exec *exec)
 {
-    sm100_route_fma_params params = choice->params;
+    route_fma_params params = choice->params;
     void *args[] = {(void *)(uintptr_t)p, &params};
     params.partials = exec->workspace;
     if (p->m == 0) return NK_OK; /* there may be an empty permutation to make */
