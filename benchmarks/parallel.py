@@ -166,7 +166,7 @@ def experts(name, tokens, samples):
     """Each rank with tokens of its own; one GPU has those of all ranks, and all experts."""
     h, i, e, k = EXPERTS[name]
     whole = fill(NVFP4Experts(h, i, e, device="cuda"), 4)
-    cut = {each: ExpertParallel.slice_of(whole, **OPTIONS_OF[each]) for each in OPTIONS_OF}
+    cut = {each: ExpertParallel.slice_of(whole, transport=each) for each in TRANSPORTS}
     for t in tokens:
         given = [(drawn(t, h, seed=r), *routed(t, e, k, r)) for r in range(world())]
         all_given = [torch.cat(parts) for parts in zip(*given, strict=True)]
@@ -179,9 +179,6 @@ def experts(name, tokens, samples):
             row[transport] = us_of(partial(layer, *given[rank()]), samples)
         row["one GPU"] = us_of(partial(whole, *all_given), samples)
         yield row
-
-
-OPTIONS_OF: dict[str, dict] = {"collective": {}}
 
 
 # -------------------------------------------------------------------------------------------------

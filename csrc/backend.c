@@ -97,11 +97,11 @@ nk_status nk_backend_pick(nk_device device, const nk_settings *settings, nk_oper
     return nobody_serves("", device);
 }
 
-nk_status nk_backend_of_peers(nk_device device, const nk_backend **row)
+nk_status nk_backend_peers(nk_device device, const nk_peer_row **peers)
 {
     for (int i = 0; i < ROWS; i++) {
-        if (!row_serves(&rows[i], device) || !rows[i].backend->peer_reduce) continue;
-        *row = rows[i].backend;
+        if (!row_serves(&rows[i], device) || !rows[i].backend->peers) continue;
+        *peers = rows[i].backend->peers;
         return NK_OK;
     }
     return nobody_serves("", device);

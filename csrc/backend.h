@@ -56,7 +56,7 @@ typedef nk_gemm_problem nk_gemv_problem; /* with m = 1, see nk_problem.h */
     NK_GPU_CELL(row, gemv), NK_GPU_CELL(row, gemm), NK_GPU_CELL(row, dual_gemm), NK_GPU_CELL(row, grouped_gemm), \
         NK_GPU_CELL(row, grouped_dual_gemm), NK_GPU_CELL(row, route)
 
-typedef struct nk_peer_reduce_problem nk_peer_reduce_problem; /* nk_peer.h */
+typedef struct nk_peer_row nk_peer_row; /* nk_peer.h */
 
 typedef struct nk_backend nk_backend;
 struct nk_backend {
@@ -71,16 +71,15 @@ struct nk_backend {
     int32_t (*device_count)(void);    /* devices of its type; asked with `warmup` only */
     const nk_family *const *families; /* whose plans choose from tiles, NULL after the last; NULL: no cell does */
     NK_OPERATORS(NK_CELL)
-    /* Between GPUs; NULL: a later row does it. */
-    nk_status (*peer_reduce)(const nk_peer_reduce_problem *problem, const nk_exec *exec);
+    const nk_peer_row *peers; /* NULL: a later row's */
 };
 
 /* The first row after *row that serves `device` and has a cell of `op`. After NULL it begins with the first of all, or
  * with NVFP4KERN_BACKEND's. */
 nk_status nk_backend_pick(nk_device device, const nk_settings *settings, nk_operator op, const nk_backend **row);
 
-/* The first row that serves `device` and has functions between GPUs. */
-nk_status nk_backend_of_peers(nk_device device, const nk_backend **row);
+/* What the first row that serves `device` and has such functions does between GPUs. */
+nk_status nk_backend_peers(nk_device device, const nk_peer_row **peers);
 
 /* The families of all rows, one after the other; NULL past the end. */
 const nk_family *nk_backend_family(int i);

@@ -26,6 +26,31 @@ typedef struct nk_peer_reduce_args {
 } nk_peer_reduce_args;
 nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec);
 
+/* Tokens to the ranks that have their experts; see csrc/cuda/peer_experts.cuh. Everything is contiguous, rows of bytes
+ * are multiples of 16, and addresses are aligned to that.
+ *
+ * tokens: bytes [n, B]. scales: bytes [n, S] or NULL. ids: int32 [n, k], of all experts.
+ * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k]. */
+typedef struct nk_peer_dispatch_args {
+    nk_peer_args group;
+    const nk_tensor *tokens, *scales, *ids;
+    int64_t experts; /* of all ranks */
+    const nk_tensor *out_tokens, *out_scales, *out_ids;
+} nk_peer_dispatch_args;
+nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec);
+
+/* The end of a mixture whose tokens came by nk_peer_dispatch.
+ *
+ * products: [P, H] of floats, of the rank's experts. H is a multiple of 8. row_of: int32 [ranks room k]. ids: int32
+ * [n, k] and weights: fp32 [n, k], of the rank's tokens. residual: [n, H] or NULL. out: [n, H]. */
+typedef struct nk_peer_combine_args {
+    nk_peer_args group;
+    const nk_tensor *products, *row_of, *ids, *weights, *residual;
+    int64_t experts;
+    const nk_tensor *out;
+} nk_peer_combine_args;
+nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec);
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* Checked, as a row gets it                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
@@ -39,8 +64,7 @@ typedef struct nk_peer_group {
 } nk_peer_group;
 
 /* Elements are a multiple of 8. */
-typedef struct nk_peer_reduce_problem nk_peer_reduce_problem;
-struct nk_peer_reduce_problem {
+typedef struct nk_peer_reduce_problem {
     nk_device device;
     nk_peer_group group;
     const uint8_t *partial;
@@ -48,6 +72,40 @@ struct nk_peer_reduce_problem {
     nk_dtype dtype, out_dtype;
     int64_t elements;
     int32_t shots; /* 1 or 2; 0: whichever is faster */
+} nk_peer_reduce_problem;
+
+typedef struct nk_peer_dispatch_problem {
+    nk_device device;
+    nk_peer_group group;
+    const uint8_t *tokens, *scales;
+    const int32_t *ids;
+    int64_t token_bytes, scale_bytes; /* of a row */
+    int64_t sent_bytes;               /* these, and ids, rounded up to 16 */
+    int64_t n, room;
+    int32_t k, experts;
+    uint8_t *out_tokens, *out_scales;
+    int32_t *out_ids;
+} nk_peer_dispatch_problem;
+
+typedef struct nk_peer_combine_problem {
+    nk_device device;
+    nk_peer_group group;
+    const uint8_t *products, *residual; /* residual: or NULL */
+    const int32_t *row_of, *ids;
+    const float *weights;
+    uint8_t *out;
+    nk_dtype dtype, residual_dtype, out_dtype;
+    int32_t residual_size, out_size; /* of an element */
+    int64_t rows;                    /* of products */
+    int64_t n, room, h;
+    int32_t k, experts;
+} nk_peer_combine_problem;
+
+/* What a row does between GPUs. */
+struct nk_peer_row {
+    nk_status (*reduce)(const nk_peer_reduce_problem *problem, const nk_exec *exec);
+    nk_status (*dispatch)(const nk_peer_dispatch_problem *problem, const nk_exec *exec);
+    nk_status (*combine)(const nk_peer_combine_problem *problem, const nk_exec *exec);
 };
 
 #endif

@@ -17,12 +17,13 @@
 #define PEER_THREADS 512 /* of a CTA, at most */
 #define PEER_MOST_CTAS 128 /* of a launch; whatever SMs a GPU has, so many are resident at once */
 
-/* At the start of an arena, and zero before the first launch. The first three words are the rank's own. */
+/* At the start of an arena, and zero before the first launch. The first four words are the rank's own. */
 typedef struct peer_header {
     uint32_t epoch;  /* of launches that have ended */
     uint32_t done;   /* CTAs of this launch that have ended */
-    uint32_t failed; /* 1 + the rank that has not come in time; 0: all have */
-    uint32_t unused[29];
+    uint32_t failed; /* the epoch in which a rank did not come in time; 0: all have */
+    uint32_t absent; /* 1 + that rank */
+    uint32_t unused[28];
     uint32_t arrived[2][PEER_MOST_CTAS][NK_MOST_PEERS]; /* [phase][CTA][from], the epoch: others write here */
 } peer_header;
 

@@ -11,6 +11,7 @@
 
 #include "combine.cuh"
 #include "peer_records.cuh"
+#include "peer_store.cuh"
 
 /* Of a record. */
 template <nk_dtype DTYPE> struct payload_elements {
@@ -83,16 +84,6 @@ template <nk_dtype DTYPE> __device__ inline void add_eight(const uint8_t *at, fl
 #pragma unroll
     for (int e = 0; e < 8; e++)
         sum[e] = __fadd_rn(sum[e], piece[e]);
-}
-
-__device__ inline void store_eight(uint8_t *at, nk_dtype dtype, const float v[8])
-{
-    if (dtype == NK_F32) {
-        ((float4 *)at)[0] = make_float4(v[0], v[1], v[2], v[3]);
-        ((float4 *)at)[1] = make_float4(v[4], v[5], v[6], v[7]);
-    } else {
-        *(uint4 *)at = dtype == NK_F16 ? pack_eight<false>(v) : pack_eight<true>(v);
-    }
 }
 
 __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, int64_t begin, int64_t end)

@@ -20,17 +20,19 @@ typedef struct peer_launch {
 
 __device__ inline uint8_t *arena_of(const nk_peer_group &g, int rank) { return (uint8_t *)g.peers[rank]; }
 
-/* Behind griddepcontrol_wait. */
+/* Behind griddepcontrol_wait. All threads get the same: another CTA that fails meanwhile notes this epoch. */
 __device__ inline peer_launch begin_peer_launch(const nk_peer_group &g)
 {
     peer_header *header = (peer_header *)arena_of(g, g.rank);
     const volatile peer_header *now = header;
-    return {header, now->epoch + 1, now->failed != 0, 0};
+    const uint32_t epoch = now->epoch + 1, failed = now->failed;
+    return {header, epoch, failed && failed != epoch, 0};
 }
 
 __device__ inline void note_missing_rank(const nk_peer_group &g, const peer_launch &l, int rank)
 {
-    if (atomicCAS(&l.header->failed, 0, rank + 1) != 0) return;
+    if (atomicCAS(&l.header->failed, 0, l.epoch) != 0) return;
+    l.header->absent = rank + 1;
     uint32_t *word = (uint32_t *)g.peers[g.world + PEER_HOST_WORD];
     if (word) st_relaxed_sys(word, rank + 1);
 }

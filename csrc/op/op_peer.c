@@ -44,12 +44,27 @@ static nk_status check_peers(const nk_peer_args *args, nk_peer_group *g)
     return NK_OK;
 }
 
+static nk_status check_shape(const nk_tensor *t, int64_t rows, int64_t cols, const char *what)
+{
+    NK_CHECK_AT(t->ndim == 2 && t->shape[0] == rows && t->shape[1] == cols, NK_VALUE_ERROR, t,
+                "shape %s, expected (%" PRId64 ", %" PRId64 "): %s", nk_shape_text(t).s, rows, cols, what);
+    return NK_OK;
+}
+
+/* The row of the backend table, and the settings of the call. */
+static nk_status prepare(nk_device device, nk_exec *exec, nk_settings *own, const nk_peer_row **peers)
+{
+    const nk_settings *settings;
+    NK_TRY(nk_exec_settings(exec, own, &settings));
+    exec->settings = settings;
+    return nk_backend_peers(device, peers);
+}
+
 nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec)
 {
     const nk_tensor *peers = args->group.peers, *partial = args->partial, *out = args->out;
     const nk_tensor *inputs[] = {partial, peers, args->group.arena};
-    const nk_backend *row = NULL;
-    const nk_settings *settings;
+    const nk_peer_row *row = NULL;
     nk_settings own;
     nk_peer_reduce_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
@@ -69,8 +84,123 @@ nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec)
     p.out_dtype = out->dtype;
     p.elements = nk_numel(partial);
     p.shots = (int32_t)args->shots;
-    NK_TRY(nk_exec_settings(exec, &own, &settings));
-    exec->settings = settings;
-    NK_TRY(nk_backend_of_peers(p.device, &row));
-    return exec->dry_run ? NK_OK : row->peer_reduce(&p, exec);
+    NK_TRY(prepare(p.device, exec, &own, &row));
+    return row->reduce(&p, exec);
+}
+
+#define MOST_SELECTIONS 1024 /* experts of a token */
+
+/* ids [n, k] of `experts`, each rank with one at least. */
+static nk_status check_ids(const nk_tensor *ids, int64_t experts, const nk_peer_group *g, const nk_tensor *first)
+{
+    NK_TRY(check_whole(ids, NK_DTYPE_BIT(NK_I32), first));
+    NK_CHECK_AT(ids->ndim == 2 && ids->shape[1] > 0 && ids->shape[1] <= MOST_SELECTIONS, NK_VALUE_ERROR, ids,
+                "shape %s, expected [n, k] with k of 1 to %d", nk_shape_text(ids).s, MOST_SELECTIONS);
+    NK_CHECK(experts >= g->world && experts <= INT32_MAX, NK_VALUE_ERROR,
+             "experts: %" PRId64 ", expected one for each of %" PRId32 " ranks", experts, g->world);
+    return NK_OK;
+}
+
+/* Rows of each rank's tokens, at least n. */
+static nk_status check_room_of(const nk_tensor *t, int64_t rows, int64_t n, const nk_peer_group *g, int64_t *room)
+{
+    *room = rows / g->world;
+    NK_CHECK_AT(rows % g->world == 0 && *room >= n, NK_VALUE_ERROR, t,
+                "room for %" PRId64 " tokens, expected a multiple of %" PRId32 " ranks, at least %" PRId64 " of each",
+                rows, g->world, n);
+    return NK_OK;
+}
+
+/* Rows of bytes, and the output that gets some of them. */
+static nk_status check_sent(const nk_tensor *rows, int64_t n, const nk_tensor *out, int64_t all, const nk_tensor *first,
+                            int64_t *bytes)
+{
+    NK_TRY(check_whole(rows, NK_DTYPE_BIT(NK_U8), first));
+    NK_TRY(check_whole(out, NK_DTYPE_BIT(NK_U8), first));
+    NK_TRY(nk_check_writable(out));
+    NK_CHECK_AT(rows->ndim == 2 && rows->shape[0] == n && rows->shape[1] % ALIGNMENT == 0, NK_VALUE_ERROR, rows,
+                "shape %s, expected (%" PRId64 ", bytes), a multiple of %d", nk_shape_text(rows).s, n, ALIGNMENT);
+    *bytes = rows->shape[1];
+    return check_shape(out, all, *bytes, "a row for each token of each rank");
+}
+
+nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec)
+{
+    const nk_tensor *peers = args->group.peers, *ids = args->ids;
+    const nk_peer_row *row = NULL;
+    nk_settings own;
+    nk_peer_dispatch_problem p = {.device = peers->device};
+    NK_TRY(check_peers(&args->group, &p.group));
+    NK_TRY(check_ids(ids, args->experts, &p.group, peers));
+    NK_TRY(check_whole(args->out_ids, NK_DTYPE_BIT(NK_I32), peers));
+    NK_TRY(nk_check_writable(args->out_ids));
+    p.n = ids->shape[0];
+    const int64_t all = args->out_ids->ndim ? args->out_ids->shape[0] : 0;
+    NK_TRY(check_room_of(args->out_ids, all, p.n, &p.group, &p.room));
+    NK_TRY(check_shape(args->out_ids, all, ids->shape[1], "as ids has columns"));
+    NK_TRY(check_sent(args->tokens, p.n, args->out_tokens, all, peers, &p.token_bytes));
+    NK_CHECK(!args->scales == !args->out_scales, NK_VALUE_ERROR, "out_scales: expected where scales are given");
+    if (args->scales) NK_TRY(check_sent(args->scales, p.n, args->out_scales, all, peers, &p.scale_bytes));
+    const nk_tensor *others[] = {args->tokens,     args->scales,     ids,           peers, args->group.arena,
+                                 args->out_tokens, args->out_scales, args->out_ids};
+    const nk_tensor *outputs[] = {args->out_tokens, args->out_scales, args->out_ids};
+    for (int i = 0; i < 3; i++) {
+        if (outputs[i]) NK_TRY(nk_check_disjoint(outputs[i], others, sizeof others / sizeof others[0]));
+    }
+    p.tokens = args->tokens->data;
+    p.scales = args->scales ? args->scales->data : NULL;
+    p.ids = ids->data;
+    p.k = (int32_t)ids->shape[1];
+    p.experts = (int32_t)args->experts;
+    p.sent_bytes = p.token_bytes + p.scale_bytes + nk_ceil_div(4 * (int64_t)p.k, ALIGNMENT) * ALIGNMENT;
+    p.out_tokens = args->out_tokens->data;
+    p.out_scales = args->out_scales ? args->out_scales->data : NULL;
+    p.out_ids = args->out_ids->data;
+    NK_TRY(prepare(p.device, exec, &own, &row));
+    return p.room ? row->dispatch(&p, exec) : NK_OK;
+}
+
+nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
+{
+    const nk_tensor *peers = args->group.peers, *ids = args->ids, *products = args->products, *out = args->out;
+    const nk_tensor *residual = args->residual, *row_of = args->row_of;
+    const nk_peer_row *row = NULL;
+    nk_settings own;
+    nk_peer_combine_problem p = {.device = peers->device};
+    NK_TRY(check_peers(&args->group, &p.group));
+    NK_TRY(check_ids(ids, args->experts, &p.group, peers));
+    NK_TRY(check_whole(products, NK_FLOATS, peers));
+    NK_CHECK_AT(products->ndim == 2 && products->shape[1] % 8 == 0, NK_VALUE_ERROR, products,
+                "shape %s, expected [P, H] with an H of a multiple of 8", nk_shape_text(products).s);
+    p.n = ids->shape[0];
+    p.k = (int32_t)ids->shape[1];
+    p.rows = products->shape[0];
+    p.h = products->shape[1];
+    NK_TRY(check_whole(row_of, NK_DTYPE_BIT(NK_I32), peers));
+    NK_CHECK_AT(row_of->ndim == 1 && row_of->shape[0] % p.k == 0, NK_VALUE_ERROR, row_of,
+                "shape %s, expected [ranks room k] of a k of %" PRId32, nk_shape_text(row_of).s, p.k);
+    NK_TRY(check_room_of(row_of, row_of->shape[0] / p.k, p.n, &p.group, &p.room));
+    NK_TRY(check_whole(args->weights, NK_DTYPE_BIT(NK_F32), peers));
+    NK_TRY(check_shape(args->weights, p.n, p.k, "a weight for each of ids"));
+    if (residual) NK_TRY(check_whole(residual, NK_FLOATS, peers));
+    if (residual) NK_TRY(check_shape(residual, p.n, p.h, "that of the result"));
+    NK_TRY(check_whole(out, NK_FLOATS, peers));
+    NK_TRY(nk_check_writable(out));
+    NK_TRY(check_shape(out, p.n, p.h, "the rank's tokens"));
+    const nk_tensor *others[] = {products, row_of, ids, args->weights, residual, peers, args->group.arena};
+    NK_TRY(nk_check_disjoint(out, others, sizeof others / sizeof others[0]));
+    p.products = products->data;
+    p.residual = residual ? residual->data : NULL;
+    p.row_of = row_of->data;
+    p.ids = ids->data;
+    p.weights = args->weights->data;
+    p.out = out->data;
+    p.dtype = products->dtype;
+    p.residual_dtype = residual ? residual->dtype : NK_F32;
+    p.out_dtype = out->dtype;
+    p.residual_size = (int32_t)nk_dtype_size(p.residual_dtype);
+    p.out_size = (int32_t)nk_dtype_size(p.out_dtype);
+    p.experts = (int32_t)args->experts;
+    NK_TRY(prepare(p.device, exec, &own, &row));
+    return p.room && p.h ? row->combine(&p, exec) : NK_OK;
 }

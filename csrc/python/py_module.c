@@ -144,6 +144,8 @@ static const py_operator py_warmup = {
     .name = "warmup", .positional = 1, .parameters = device_parameters, .run = run_warmup};
 METHOD(warmup)
 METHOD(_peer_reduce)
+METHOD(_peer_dispatch)
+METHOD(_peer_combine)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The module                                                                                                       */
@@ -155,7 +157,8 @@ METHOD(_peer_reduce)
 static PyMethodDef methods[] = {
     PY_OPERATORS(OPERATOR) FASTCALL(explain, py_doc_explain){"backends", backends, METH_NOARGS, py_doc_backends},
     FASTCALL(warmup, py_doc_warmup){"_tiles", tiles, METH_NOARGS, py_doc__tiles},
-    FASTCALL(_peer_reduce, py_doc__peer_reduce)
+    FASTCALL(_peer_reduce, py_doc__peer_reduce) FASTCALL(_peer_dispatch, py_doc__peer_dispatch)
+    FASTCALL(_peer_combine, py_doc__peer_combine)
     PY_DROP_INS(OPERATOR){NULL, NULL, 0, NULL},
 };
 

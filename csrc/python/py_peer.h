@@ -4,6 +4,6 @@
 
 #include "py_invoke.h"
 
-extern const py_operator py__peer_reduce;
+extern const py_operator py__peer_reduce, py__peer_dispatch, py__peer_combine;
 
 #endif

@@ -14,5 +14,5 @@ const nk_backend nk_backend_sm80 = {
     .families = (const nk_family *const[]){&sm80_gemm_family, &sm80_gemv_family, &sm80_route_family, NULL},
     NK_GPU_CELLS(sm80),
     CUDA_SHARED_CELLS(sm80),
-    .peer_reduce = sm80_peer_reduce,
+    .peers = &sm80_peers,
 };

@@ -10,6 +10,6 @@
 extern const nk_family sm80_gemm_family, sm80_gemv_family, sm80_route_family;
 
 NK_DECLARE_GPU_CELLS(sm80);
-nk_status sm80_peer_reduce(const nk_peer_reduce_problem *p, const nk_exec *exec);
+extern const nk_peer_row sm80_peers;
 
 #endif

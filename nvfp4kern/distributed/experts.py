@@ -23,10 +23,9 @@ from .collectives import (
     refuse_gradients,
 )
 from .cut import Cut, Slice, evenly
+from .peers import ALIGNMENT, TRANSPORTS, PeerMemory, Transport, choose, said
 
 Tokens: TypeAlias = Literal["own", "same"]
-SENT_ALIGNMENT = 16
-"""Bytes. Kernels read what was sent where it lies."""
 
 
 class ExpertParallel(Slice, NVFP4Experts):
@@ -48,6 +47,11 @@ class ExpertParallel(Slice, NVFP4Experts):
         With None all ranks give the same number.
     reduce_dtype: in which the ranks' sums are sent and added: None is x's dtype, so each of them is
         rounded to it; torch.float32 takes twice the bytes and rounds once, at the end.
+    transport: how tokens and results travel; see RowParallel. By "peer" a token goes only to ranks
+        that have one of its experts, and the experts' results come back one by one, so that the sum
+        is that of one GPU with all experts, to the bit: reduce_dtype has no part in it. With
+        tokens="same" the ranks' sums are added as RowParallel's are. Quantised tokens of an H that
+        is no multiple of 256 go by "collective".
     group: of torch.distributed, None for all processes.
     input_quant, and what is not listed here: see NVFP4Experts. "token" wants tokens="same".
 
@@ -69,6 +73,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         tokens: Tokens = "own",
         tokens_per_rank: int | None = None,
         reduce_dtype: torch.dtype | None = None,
+        transport: Transport = "auto",
         group: Group = None,
         input_quant: InputQuant = None,
         input_scale_inverse: bool = False,
@@ -82,6 +87,7 @@ class ExpertParallel(Slice, NVFP4Experts):
                 "input_quant: 'token', expected tokens='same': its scales are not sent"
             )
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
+        choice("transport", transport, TRANSPORTS)
         rank, world = rank_and_world(group)
         if num_experts < world:
             raise ValueError(f"num_experts: {num_experts}, expected one for each of {world} ranks")
@@ -103,11 +109,25 @@ class ExpertParallel(Slice, NVFP4Experts):
         self._set_input_scales(num_experts, device)
         cut = Cut(0, num_experts, ((first, end),))
         self.cuts = {name: cut for name in self._parameters if "_input_scale" not in name}
+        self.transport: Transport = transport
+        self.memory, self.why_collective = self._choose()
+
+    def _choose(self) -> tuple[PeerMemory | None, str]:
+        row = self.hidden_size // SF_VEC  # bytes of scale factors
+        if self.tokens == "own" and self.input_quant is not None and row % ALIGNMENT:
+            why = f"hidden_size is {self.hidden_size}, no multiple of {SF_VEC * ALIGNMENT}"
+            if self.transport == "peer":
+                raise ValueError(f"transport: 'peer', but {why}")
+            return None, why
+        return choose(self.transport, self.group)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {said(self.memory, self.why_collective)}"
 
     @property
     def options(self) -> dict[str, Any]:
         """How the layer was cut: keyword arguments of the class."""
-        names = ("tokens", "tokens_per_rank", "reduce_dtype", "group")
+        names = ("tokens", "tokens_per_rank", "reduce_dtype", "transport", "group")
         return {name: getattr(self, name) for name in names}
 
     def unset(self, **options: Any) -> Self:
@@ -191,6 +211,8 @@ class ExpertParallel(Slice, NVFP4Experts):
             x=x, top_k_weights=weights, gate_up_proj_bias=self.gate_up_proj_bias,
             up_proj_bias=self.up_proj_bias, down_proj_bias=self.down_proj_bias,
         )  # fmt: skip
+        if self.tokens == "own" and self.memory is not None:
+            return self._own_by_peers(self.memory, x, ids, weights, residual)
         if self.tokens == "own":
             summed = self._own(x, ids, weights)
         else:
@@ -200,8 +222,36 @@ class ExpertParallel(Slice, NVFP4Experts):
                 permutation = self._of_rank(sorted_rows, offsets, row_of)
             partial = self._partial(self._operand(x), weights, permutation, x.dtype)
             self._agree(x, len(x), ids.shape[1])
-            summed = reduced(partial, self.group)
+            if self.memory is None:
+                summed = reduced(partial, self.group)
+            else:
+                rounded = x.dtype if residual is None else torch.float32
+                summed = self.memory.all_reduce(partial, rounded)
         return (summed if residual is None else summed.float() + residual).to(x.dtype)
+
+    def _own_by_peers(
+        self,
+        memory: PeerMemory,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+    ) -> Tensor:
+        room = self._room(len(x))
+        self._agree(x, room, ids.shape[1])
+        a, sfa, _ = self._operand(x)
+        a, sfa, local = memory.dispatch(a, sfa, ids, self.all_experts, room)
+        _, offsets, sorted_rows, row_of = nk.sort_by_expert(local, self.num_experts)
+        products = self._products_of((a, sfa, None), x.dtype, sorted_rows, ids.shape[1], offsets)
+        args = products, row_of, ids, weights, residual, self.all_experts, x.dtype
+        return memory.combine(*args)
+
+    def _room(self, n: int) -> int:
+        """As how many the rank's n tokens count."""
+        room = n if self.tokens_per_rank is None else self.tokens_per_rank
+        if n > room:
+            raise ValueError(f"x: {n} tokens, expected at most tokens_per_rank = {room}")
+        return room
 
     def _own(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         sent = self._sent(x, ids, weights)
@@ -252,9 +302,7 @@ class ExpertParallel(Slice, NVFP4Experts):
     def _sent(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Rows of bytes of the rank's tokens, filled up with ones that no expert computes."""
         n, k = ids.shape
-        room = n if self.tokens_per_rank is None else self.tokens_per_rank
-        if n > room:
-            raise ValueError(f"x: {n} tokens, expected at most tokens_per_rank = {room}")
+        room = self._room(n)
         rows = torch.empty(room, self._row_bytes(k, x.dtype), dtype=torch.uint8, device=x.device)
         a, sfa, sent_ids, sent_weights = self._columns(rows, k, x.dtype)
         if sfa is None:
@@ -290,4 +338,5 @@ class ExpertParallel(Slice, NVFP4Experts):
 
 
 def _aligned(nbytes: int) -> int:
-    return -(-nbytes // SENT_ALIGNMENT) * SENT_ALIGNMENT
+    """Kernels read what was sent where it lies."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -4,7 +4,7 @@ plain addresses, on torch.distributed._symmetric_memory."""
 import os
 import socket
 from typing import Any, Literal, TypeAlias
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,16 @@ NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 """Whether torch tries multicast by itself when memory is shared. Multicast of NVLink can put the
 GPUs of a host out of service, and nothing here needs it."""
 MOST_RANKS = 64
+FIXED_BYTES = 17 << 20
+"""Of an arena: no less than its header and records take. The rest is for calls, in two halves."""
 ARENA_BYTES = 64 << 20
+"""To begin with."""
 SECONDS = 60.0
 """How long a kernel waits for another rank."""
+ALIGNMENT = 16
+"""Bytes, of all that kernels read."""
+ELEMENTS = 8
+"""Sums are of a multiple of so many."""
 
 
 class PeerMemory:
@@ -36,18 +43,44 @@ class PeerMemory:
     number. Replaying a graph calls no Python: call check() after it.
     """
 
-    def __init__(self, rank: int, addresses: list[int], arena: Tensor, handle: Any = None) -> None:
+    def __init__(
+        self, rank: int, addresses: list[int], arena: Tensor, handle: Any = None, group: Any = None
+    ) -> None:
         self.rank, self.world = rank, len(addresses)
-        self.arena, self._handle = arena, handle  # torch's, which keeps the others' memory mapped
-        device = arena.device
-        on_gpu = device.type == "cuda"
-        self._failed = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
+        self._group = None if group is None else ref(group)
+        self._failed = torch.zeros(1, dtype=torch.int32, pin_memory=arena.device.type == "cuda")
         self._seen = self._failed.numpy()
-        numbers = [*addresses, self._failed.data_ptr(), round(SECONDS * 1e9)]
-        self._numbers = torch.tensor(numbers, dtype=torch.int64, device=device)
-        self.peers = self._numbers.view(torch.int32).view(-1, 2)
         self._seconds = SECONDS
+        self._kept: list[Any] = []
+        self._use(addresses, arena, handle)
         _ALL[id(self)] = self
+
+    def _use(self, addresses: list[int], arena: Tensor, handle: Any) -> None:
+        """Takes an arena. Graphs may still use those before it, so all are kept."""
+        numbers = [*addresses, self._failed.data_ptr(), round(self._seconds * 1e9)]
+        self._numbers = torch.tensor(numbers, dtype=torch.int64, device=arena.device)
+        self.peers, self.arena = self._numbers.view(torch.int32).view(-1, 2), arena
+        self._kept.append((self._numbers, arena, handle))  # torch's handle maps the others' memory
+
+    def reserve(self, nbytes: int) -> None:
+        """Sees to room for so many bytes of one call. All ranks ask alike.
+
+        Where there is less, a larger arena is made, which waits for the device and for the others.
+        Raises RuntimeError where a graph is captured then: such a call comes once before, eagerly.
+        """
+        if nbytes <= (self.arena.numel() - FIXED_BYTES) // 2:
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"peer memory has no room for a call of {nbytes} bytes while a graph is captured: "
+                "call once eagerly before"
+            )
+        group = None if self._group is None else self._group()
+        size = FIXED_BYTES + 2 * -(-nbytes // FIXED_BYTES) * FIXED_BYTES
+        made = _shared(group, self.rank, self.world, self.arena.device, size)
+        if isinstance(made, str):
+            raise RuntimeError(f"peer memory of {size} bytes: {made}")
+        self._use(*made)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PeerMemory":
         return self  # as layers of one group share it
@@ -62,7 +95,8 @@ class PeerMemory:
         if not seconds > 0:
             raise ValueError(f"seconds: {seconds}, expected a positive number")
         self._seconds = seconds
-        self._numbers[self.world + 1].fill_(round(seconds * 1e9))
+        for numbers, *_ in self._kept:
+            numbers[self.world + 1].fill_(round(seconds * 1e9))
 
     def check(self) -> None:
         """Raises RuntimeError where a rank has not come in time, as far as kernels have run."""
@@ -92,10 +126,65 @@ class PeerMemory:
             _C._peer_reduce(self.peers, self.arena, self.rank, flat, out, shots)
         return out[:n].view(partial.shape)
 
+    def dispatch(
+        self, a: Tensor, scales: Tensor | None, ids: Tensor, experts: int, room: int
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What experts of this rank get of all ranks' tokens: (a, scales, ids), a row for each of
+        `room` tokens of each rank.
 
-ALIGNMENT = 16
-ELEMENTS = 8
-"""Sizes of calls are multiples of it."""
+        a: [n, ..] and scales: [n, ..], what is sent of a token; rows of a multiple of 16 bytes.
+        ids: int32 [n, k], of all experts. In the result they are numbers among the rank's own, or
+            -1. A row where all are -1 holds anything.
+        """
+        if torch.compiler.is_compiling():
+            got, sf, local = _dispatch(a, scales, ids, id(self), experts, room)
+            return got, None if scales is None else sf, local
+        self.check()
+        parts = [a] if scales is None else [a, scales]
+        rows = [each.contiguous().view(torch.uint8) for each in parts]
+        ids_bytes = -(-4 * ids.shape[1] // ALIGNMENT) * ALIGNMENT
+        self.reserve(self.world * room * (sum(each.shape[1] for each in rows) + ids_bytes))
+        outs = [each.new_empty(self.world * room, each.shape[1]) for each in rows]
+        local = ids.new_empty(self.world * room, ids.shape[1])
+        none = [None] * (2 - len(rows))
+        _C._peer_dispatch(
+            self.peers, self.arena, self.rank, *rows, *none, ids.contiguous(), experts,
+            *outs, *none, local,
+        )  # fmt: skip
+        got, *sf = (out.view(each.dtype) for out, each in zip(outs, parts, strict=True))
+        return got, sf[0] if sf else None, local
+
+    def combine(
+        self,
+        products: Tensor,
+        row_of: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        residual: Tensor | None,
+        experts: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """[n, H], what nvfp4kern.combine gives on one GPU with all experts.
+
+        products: [P, H] of this rank's experts. row_of: of the ids that dispatch gave.
+        ids, weights, residual: of the rank's own tokens.
+        """
+        if torch.compiler.is_compiling():
+            args = (products, row_of, ids, weights, residual, id(self), experts, dtype)
+            summed: Tensor = _combine(*args)
+            return summed
+        self.check()
+        room_and_k = row_of.numel() // self.world
+        self.reserve(room_and_k * products.shape[1] * products.element_size())
+        out = products.new_empty(len(ids), products.shape[1], dtype=dtype)
+        _C._peer_combine(
+            self.peers, self.arena, self.rank, products, row_of, ids.contiguous(),
+            weights.float().contiguous(), None if residual is None else residual.contiguous(),
+            experts, out,
+        )  # fmt: skip
+        return out
+
+
 _ALL: WeakValueDictionary[int, PeerMemory] = WeakValueDictionary()
 _OF_GROUPS: WeakKeyDictionary[Any, dict[int, PeerMemory | str]] = WeakKeyDictionary()
 
@@ -113,6 +202,52 @@ def _all_reduce(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) ->
 @_all_reduce.register_fake
 def _(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) -> Tensor:
     return torch.empty(partial.shape, dtype=dtype, device=partial.device)
+
+
+@torch.library.custom_op("nvfp4kern_distributed::dispatch", mutates_args=())
+def _dispatch(
+    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, room: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    got, sf, local = _ALL[memory].dispatch(a, scales, ids, experts, room)
+    return got, a.new_empty(0) if sf is None else sf, local
+
+
+@_dispatch.register_fake
+def _(
+    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, room: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = _ALL[memory].world * room
+    sf = a.new_empty(0) if scales is None else scales.new_empty(rows, scales.shape[1])
+    return a.new_empty(rows, a.shape[1]), sf, ids.new_empty(rows, ids.shape[1])
+
+
+@torch.library.custom_op("nvfp4kern_distributed::combine", mutates_args=())
+def _combine(
+    products: Tensor,
+    row_of: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    residual: Tensor | None,
+    memory: int,
+    experts: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    args = products, row_of, ids, weights, residual, experts, dtype
+    return _ALL[memory].combine(*args)
+
+
+@_combine.register_fake
+def _(
+    products: Tensor,
+    row_of: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    residual: Tensor | None,
+    memory: int,
+    experts: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    return products.new_empty(len(ids), products.shape[1], dtype=dtype)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -223,25 +358,35 @@ def _make(group: Any, device: torch.device) -> PeerMemory | str:
     why = _first(_told(_apart([gpu for _, gpu in everyones], rank), world, group))
     if why:
         return why
-    made: PeerMemory | None = None
+    made = _shared(group, rank, world, device, ARENA_BYTES)
+    return made if isinstance(made, str) else PeerMemory(rank, *made, group)
+
+
+def _shared(
+    group: Any, rank: int, world: int, device: torch.device, nbytes: int
+) -> tuple[list[int], Tensor, Any] | str:
+    """(the ranks' addresses, the own arena, torch's handle), or on all ranks why not."""
+    made, why = None, ""
     try:
-        made = _rendezvous(group, rank, device)
+        made = _rendezvous(group, rank, device, nbytes)
     except Exception as error:  # whatever torch or the driver say
         why = f"{type(error).__name__}: {error}"
     torch.cuda.synchronize(device)  # the arena is zero before anybody is told that it is there
     why = _first(_told(why, world, group))
-    return why or made  # type: ignore[return-value]
+    return why if why or made is None else made
 
 
-def _rendezvous(group: Any, rank: int, device: torch.device) -> PeerMemory:
+def _rendezvous(
+    group: Any, rank: int, device: torch.device, nbytes: int
+) -> tuple[list[int], Tensor, Any]:
     from torch._C._distributed_c10d import _SymmetricMemory
 
     # torch's own empty() may take it out of a pool, so that it begins anywhere in a shared block.
-    arena = _SymmetricMemory.empty_strided_p2p((ARENA_BYTES,), (1,), torch.uint8, device)
+    arena = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
     arena.zero_()
     handle = _SymmetricMemory.rendezvous(arena, group.group_name)
     if handle.multicast_ptr:
         raise RuntimeError("torch has used NVLink multicast")
     if handle.buffer_ptrs[rank] != arena.data_ptr():
         raise RuntimeError("torch shares other memory than it was given")
-    return PeerMemory(rank, list(handle.buffer_ptrs), arena, handle)
+    return list(handle.buffer_ptrs), arena, handle

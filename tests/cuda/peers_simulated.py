@@ -93,7 +93,7 @@ def sums(world, n, dtype, out_dtype, shots):
             found.append(torch.equal(out.cpu(), want))
         for rank in range(world):
             found.append(bool((group.bytes_of(rank)[128:] == told[rank][128:]).all()))
-            assert group.bytes_of(rank)[:12].view(np.uint32).tolist() == [epoch, 0, 0]
+            assert group.bytes_of(rank)[:16].view(np.uint32).tolist() == [epoch, 0, 0, 0]
     return found
 
 
@@ -109,7 +109,97 @@ def alone(shots):
         out = torch.zeros_like(partial)
         group.reduce(1, partial, out, shots)
         found.append(bool(out.cpu().isnan().all()))
-    return found, group.word.tolist(), group.bytes_of(1)[:12].view(np.uint32).tolist()
+    return found, group.word.tolist(), group.bytes_of(1)[:16].view(np.uint32).tolist()
+
+
+def experts(world, room, k, h, total, scaled, dtype):
+    """Whether every rank gets the tokens that its experts are to have, and then what combine gives
+    of all experts' products.
+
+    Ranks come one after the other twice. The first time they wait in vain, but have sent; then
+    their launches count from the beginning again, and find what the others have sent.
+    """
+    group, draw, found = Group(world, seconds=1e-6), torch.Generator().manual_seed(h), []
+    each, more = divmod(total, world)
+    firsts = [r * each + min(r, more) for r in range(world + 1)]
+    n = [max(room - r, 0) for r in range(world)]
+    tokens = [torch.randint(0, 256, (m, h), generator=draw).byte() for m in n]
+    scales = [t[:, : h // 16].contiguous() if scaled else None for t in tokens]
+    ids = [torch.randint(-1, total + 1, (m, k), generator=draw).int() for m in n]
+    weights = [torch.randn(m, k, generator=draw) for m in n]
+    residual = [torch.randn(m, h, generator=draw) if r % 2 else None for r, m in enumerate(n)]
+    whole = {}  # (rank, token, selection) -> its product
+    gpu = [None if each is None else each.cuda() for each in scales]
+    outs = {}
+
+    def again(call):
+        for turn in range(2):
+            for rank in range(world):
+                call(rank, turn)
+            if turn == 0:
+                for rank in range(world):
+                    group.bytes_of(rank)[:16] = 0
+                group.word.zero_()
+
+    def dispatch(rank, turn):
+        rows = world * room
+        out = torch.full((rows, h), 0xFF, dtype=torch.uint8, device="cuda")
+        sf = torch.full((rows, h // 16), 0xFF, dtype=torch.uint8, device="cuda") if scaled else None
+        local = torch.full((rows, k), 77, dtype=torch.int32, device="cuda")
+        args = group.peers, group.arenas[rank], rank, tokens[rank].cuda(), gpu[rank]
+        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local)
+        outs[rank] = out.cpu(), None if sf is None else sf.cpu(), local.cpu()
+
+    again(dispatch)
+    for rank in range(world):
+        out, sf, local = outs[rank]
+        for source in range(world):
+            for t in range(room):
+                at = source * room + t
+                mine = torch.full((k,), -1)
+                if t < n[source]:
+                    chosen = ids[source][t]
+                    here = (chosen >= firsts[rank]) & (chosen < firsts[rank + 1])
+                    mine = torch.where(here, chosen - firsts[rank], -1)
+                found.append(bool((local[at] == mine).all()))
+                if (mine >= 0).any():
+                    found.append(bool((out[at] == tokens[source][t]).all()))
+                    found.append(sf is None or bool((sf[at] == scales[source][t]).all()))
+    products, row_of = [], []
+    for rank in range(world):
+        local = outs[rank][2].reshape(-1)
+        rows = torch.full((world * room * k,), -1, dtype=torch.int32)
+        chosen = (local >= 0).nonzero()[:, 0]
+        rows[chosen] = torch.randperm(len(chosen), generator=draw).int()
+        made = torch.randn(world * room * k, h, generator=draw).to(DTYPES[dtype])
+        for at in chosen.tolist():
+            whole[at // (room * k), at % (room * k) // k, at % k] = made[rows[at]]
+        products.append(made)
+        row_of.append(rows)
+    for rank in range(world):
+        group.bytes_of(rank)[:16] = 0
+
+    def combine(rank, turn):
+        out = torch.full((n[rank], h), torch.nan, dtype=DTYPES[dtype], device="cuda")
+        extra = residual[rank] if residual[rank] is None else residual[rank].cuda()
+        args = group.peers, group.arenas[rank], rank, products[rank].cuda(), row_of[rank].cuda()
+        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out)
+        outs[rank] = out.cpu()
+
+    for arena in range(world):  # what dispatch has left is no launch of combine's
+        group.bytes_of(arena)[128:HEADER] = 0
+    again(combine)
+    for rank in range(world):
+        for t in range(n[rank]):
+            total_of = torch.zeros(h)
+            for j in range(k):
+                product = whole.get((rank, t, j))
+                if product is not None:
+                    total_of = total_of + weights[rank][t, j] * product.float()
+            if residual[rank] is not None:
+                total_of = total_of + residual[rank][t]
+            found.append(torch.equal(outs[rank][t], total_of.to(DTYPES[dtype])))
+    return len(found), sum(found), group.word.tolist()
 
 
 print(json.dumps([globals()[name](*args) for name, args in json.loads(sys.argv[1])]))

@@ -22,24 +22,45 @@ SUMS = [
     (5, 8, "float32", "float32"),
 ]
 
+EXPERTS = [  # ranks, tokens of each at most, k, H, experts, with scale factors, dtype
+    (1, 3, 2, 256, 4, True, "bfloat16"),
+    (2, 1, 8, 512, 16, False, "bfloat16"),
+    (3, 5, 3, 2048, 7, True, "float16"),
+    (3, 2, 1, 16, 3, False, "float32"),
+    (2, 130, 2, 1040, 9, False, "bfloat16"),
+]
+
+
+def told(calls):
+    """What peers_simulated.py says of them."""
+    path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
+    command = [sys.executable, Path(__file__).with_name("peers_simulated.py"), json.dumps(calls)]
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+    return json.loads(done.stdout.splitlines()[-2])
+
 
 @pytest.mark.skipif(not (build.find_cc() and build.find_nvcc()), reason="no cc or no nvcc")
 def test_sums_and_waits():
     need("sm80")
     calls = [("sums", (*case, shots)) for case in SUMS for shots in (1, 2)]
     calls += [("alone", (1,)), ("alone", (2,))]
-    path = os.pathsep.join([str(TESTS), *(os.path.abspath(p) for p in sys.path if p)])
-    command = [sys.executable, Path(__file__).with_name("peers_simulated.py"), json.dumps(calls)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    *sums, one, two = json.loads(done.stdout.splitlines()[-2])
+    *sums, one, two = told(calls)
     for (world, *_), found in zip([c for c in SUMS for _ in range(2)], sums, strict=True):
         assert found == [True] * 4 * world
     for nan, word, header in (one, two):
-        assert nan == [True, True] and word[0] in (1, 3) and header == [2, 0, *word]
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+        assert nan == [True, True] and word[0] in (1, 3) and header == [2, 0, 1, *word]
+
+
+@pytest.mark.skipif(not (build.find_cc() and build.find_nvcc()), reason="no cc or no nvcc")
+def test_experts():
+    need("sm80")
+    for case, (checked, right, word) in zip(
+        EXPERTS, told([("experts", case) for case in EXPERTS]), strict=True
+    ):
+        assert right == checked > 0 and word == [0], case
 
 
 def bad_calls():

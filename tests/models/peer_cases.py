@@ -5,13 +5,16 @@ import signal
 import threading
 import time
 
+import host_peers
+import pytest
 import torch
 import torch.distributed as dist
+from exact_layers import ones
 from layers import filled
-from rank_cases import captured, own_columns, own_device, rank
+from rank_cases import captured, own_columns, own_device, poisoned_empty, rank, routed
 
 from nvfp4kern import torch as nk
-from nvfp4kern.distributed import RowParallel
+from nvfp4kern.distributed import ExpertParallel, RowParallel
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
 from nvfp4kern.nn import NVFP4Linear
 
@@ -101,6 +104,33 @@ def row_bits(reduce_dtype, tokens, transport):
     return torch.equal(y, in_order(everyones, x.dtype)), repr(mine)
 
 
+def mixed(whole, tokens, k, replays):
+    """How often, of so many replays with other tokens and other experts, a rank's result had the
+    bits of one GPU with all experts. Each rank has three tokens less than the one before."""
+    device = own_device()
+    whole = whole.to(device)
+    mine = ExpertParallel.slice_of(whole, tokens_per_rank=tokens)
+    assert repr(mine).endswith("transport='peer')")
+    last = rank() == dist.get_world_size() - 1
+    n = max(tokens - 3 * rank(), 0)
+    draw = torch.Generator().manual_seed(rank())
+    x = torch.zeros(n, whole.hidden_size, dtype=torch.bfloat16, device=device)
+    ids = torch.zeros(n, k, dtype=torch.int32, device=device)
+    weights = torch.zeros(n, k, device=device)
+    again, y = captured(lambda: mine(x, ids, weights), device)
+    right = 0
+    for i in range(replays):
+        x.copy_(ones(n, whole.hidden_size, 2 * i + rank()))
+        for there, new in zip((ids, weights), routed(n, whole.num_experts, k, draw), strict=True):
+            there.copy_(new)
+        if last and i % 100 == 50:
+            time.sleep(0.05)
+        again()
+        right += torch.equal(y, whole(x, ids, weights))
+    mine.memory.check()
+    return right
+
+
 def left_alone(how, seconds):
     """What rank 0 is told, and after how long, where the last rank never comes, is killed before it
     comes, or is killed while both replay a graph."""
@@ -138,3 +168,33 @@ def left_alone(how, seconds):
     except RuntimeError as error:
         later = str(error)
     return said, took, later, time.monotonic() - start
+
+
+def over_hosts(whole, inputs, options):
+    """The rank's result for its own (x, ids, weights), and that of the whole layer. Nobody has
+    written what is NaN."""
+    with pytest.MonkeyPatch.context() as patch:
+        host_peers.use(patch)
+        mine = ExpertParallel.slice_of(whole, **options)
+        x, ids, weights = inputs[rank() if mine.tokens == "own" else 0]
+        patch.setattr(torch, "empty", poisoned_empty)
+        patch.setattr(torch.Tensor, "new_empty", poisoned_new_empty)
+        return mine(x, ids, weights), whole(x, ids, weights), repr(mine)
+
+
+def poisoned_new_empty(self, *size, dtype=None):
+    shape = size[0] if size and not isinstance(size[0], int) else size
+    return poisoned_empty(shape, dtype=dtype or self.dtype)
+
+
+def row_over_hosts(layer, x, options):
+    """The same of a linear layer's columns: the result, and the sum of the products in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        host_peers.use(patch)
+        mine = RowParallel.slice_of(layer, **options)
+        y = mine(own_columns(x, mine))
+    product = nk.gemm(
+        own_columns(x, mine), mine.weight, None, mine.weight_scale, alpha=mine.weight_scale_2,
+        bias=mine.bias if rank() == 0 else None, out_dtype=options["reduce_dtype"] or x.dtype,
+    )  # fmt: skip
+    return y, in_order(host_peers.everyones(product), x.dtype)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from exact_layers import exact_experts
 from gpus_needed import why_not_two
-from peer_cases import left_alone, reduced, replayed, row_bits
+from peer_cases import left_alone, mixed, reduced, replayed, row_bits
 from ranks import Team, packed, unpacked
 
 SIZES = (8, 40, 4096, 65536, 200_000, 1_000_000)
@@ -53,6 +54,15 @@ def test_a_row_parallel_layer_adds_in_order(two, reduce_dtype, tokens):
 def test_the_groups_own_collectives_can_be_asked_for(two):
     for same, said in two.run(row_bits, F32, 3, "collective"):
         assert same and "transport='collective' (asked for)" in said
+
+
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("tokens, replays", [(2, 1000), (40, 200), (700, 20)])
+def test_experts_give_one_gpus_bits(two, tokens, replays, input_quant):
+    """Routing changes with each replay; one rank has fewer tokens than the other, or none."""
+    whole = exact_experts(input_quant, 7, hidden=256)
+    for right in two.run(mixed, whole, tokens, 3, replays):
+        assert right == replays
 
 
 @pytest.mark.parametrize("how", ["absent", "killed before", "killed within"])

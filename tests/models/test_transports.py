@@ -5,9 +5,12 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-from rank_cases import rank
+from layers import activations, filled
+from peer_cases import over_hosts, row_over_hosts
+from rank_cases import rank, routed
 
 from nvfp4kern.distributed import RowParallel, peers
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 
 GPUS = [("host", "a", "", "0"), ("host", "b", "", "1")]
 
@@ -75,7 +78,7 @@ def test_memory_that_torch_has_made_by_multicast_is_not_taken(torchs, monkeypatc
     torchs[0].rendezvous = lambda arena, name: Handle
     group = type("Group", (), {"group_name": "g"})
     with pytest.raises(RuntimeError, match="^torch has used NVLink multicast$"):
-        peers._rendezvous(group, 0, torch.device("cuda", 0))
+        peers._rendezvous(group, 0, torch.device("cuda", 0), 64)
 
 
 def answered(reasons):
@@ -109,3 +112,36 @@ def test_a_rank_that_has_not_come():
         memory.seconds = 0
     memory.seconds = 2.5
     assert memory._numbers.tolist()[3] == 2_500_000_000
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_experts_over_peers_have_one_gpus_bits(team, world, input_quant, biased):
+    """Any numbers, which no order of adding but the router's gives. One rank has no tokens."""
+    whole = filled(NVFP4Experts(256, 96, 7, input_quant=input_quant, bias=biased), 5)
+    draw, inputs = torch.Generator().manual_seed(1), []
+    for n in (6, 0, 9)[:world]:
+        ids, _ = routed(n, 7, 3, draw)
+        inputs.append((activations(n, 256), ids, torch.rand(n, 3, generator=draw)))
+    options = {"tokens_per_rank": 10}
+    for got, want, said in team(world).run(over_hosts, whole, inputs, options):
+        assert torch.equal(got, want) and said.endswith("transport='peer')")
+
+
+def test_an_odd_h_goes_by_collectives(team):
+    """Rows of its scale factors are no multiple of 16 bytes."""
+    whole = filled(NVFP4Experts(64, 96, 4, input_quant="dynamic"), 5)
+    inputs = [(activations(2, 64), torch.zeros(2, 1, dtype=torch.int32), torch.ones(2, 1))] * 2
+    for got, want, said in team(2).run(over_hosts, whole, inputs, {}):
+        assert torch.equal(got, want)
+        assert said.endswith("transport='collective' (hidden_size is 64, no multiple of 256))")
+
+
+@pytest.mark.parametrize("reduce_dtype", [None, torch.float32])
+@pytest.mark.parametrize("out_features", [64, 33])
+def test_a_row_parallel_layer_over_peers_adds_in_order(team, reduce_dtype, out_features):
+    layer = filled(NVFP4Linear(96, out_features, dtype=torch.bfloat16), 2)
+    options = {"reduce_dtype": reduce_dtype}
+    for got, want in team(3).run(row_over_hosts, layer, activations(5, 96), options):
+        assert torch.equal(got, want)

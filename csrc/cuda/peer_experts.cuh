@@ -1,0 +1,240 @@
+/* Experts on several GPUs: tokens to where their experts are, and what these make of them back.
+ *
+ * Rank r has tokens t of its own, at most `room`, and a range of the experts. Dispatch: rank d gets, of every token
+ * (s, t), the experts that are its own, by their numbers there or as -1, and the token itself if there are any.
+ * Combine:
+ *     out[t,h] = convert(sum + residual[t,h]), sum = fl(sum + fl(weights[t,j] product(t,j)[h])) for j = 0 .. k-1
+ * from +0 on, where product(t,j) is what the expert's rank has in row row_of[(s room + t) k + j]. That is what combine
+ * computes on one GPU of all experts, to the bit.
+ *
+ * Roles: all threads alike. CTA i of a rank sends what CTA i of the others waits for, so there is no barrier of the
+ * grid. A token, or a piece of one, is the same CTA's on all ranks. */
+#ifndef NK_PEER_EXPERTS_CUH
+#define NK_PEER_EXPERTS_CUH
+
+#include "combine.cuh"
+#include "peer_store.cuh"
+#include "peer_wait.cuh"
+
+/* Experts of `first` .. `first` + `count` - 1 are the rank's: side by side, the first ranks may have one more. */
+typedef struct expert_range {
+    int32_t first, count;
+} expert_range;
+
+__device__ inline expert_range experts_of(int32_t experts, int world, int rank)
+{
+    const int32_t each = experts / world, more = experts % world;
+    return {rank * each + min(rank, more), each + (rank < more)};
+}
+
+/* -1: nobody's. */
+__device__ inline int rank_of_expert(int32_t expert, int32_t experts, int world)
+{
+    const int32_t each = experts / world, more = experts % world, longer = more * (each + 1);
+    if (nk_expert_of(expert, experts) < 0) return -1;
+    return expert < longer ? expert / (each + 1) : more + (expert - longer) / each;
+}
+
+/* A token as it lies in an arena or in the outputs. */
+typedef struct sent_token {
+    uint8_t *token, *scales;
+    int32_t *ids;
+} sent_token;
+
+__device__ inline sent_token token_in_arena(const nk_peer_dispatch_problem &p, uint8_t *half, int64_t at)
+{
+    uint8_t *row = half + at * p.sent_bytes;
+    return {row, row + p.token_bytes, (int32_t *)(row + p.token_bytes + p.scale_bytes)};
+}
+
+__device__ inline sent_token token_in_outputs(const nk_peer_dispatch_problem &p, int64_t at)
+{
+    return {p.out_tokens + at * p.token_bytes, p.out_scales + at * p.scale_bytes, p.out_ids + at * p.k};
+}
+
+__device__ inline void copy_row(uint8_t *to, const uint8_t *from, int64_t bytes)
+{
+    for (int64_t b = 16 * threadIdx.x; b < bytes; b += 16 * blockDim.x)
+        *(uint4 *)(to + b) = *(const uint4 *)(from + b);
+}
+
+/* Own token t to all ranks. `ranks`: which of them have an expert of it. */
+__device__ inline void send_token(const nk_peer_dispatch_problem &p, int64_t plain, int64_t t, uint64_t ranks)
+{
+    const nk_peer_group &g = p.group;
+    const int64_t at = g.rank * p.room + t;
+    for (int r = 0; r < g.world; r++) {
+        const int to = (g.rank + r) % g.world; /* not all to the same one at once */
+        const expert_range range = experts_of(p.experts, g.world, to);
+        const sent_token there =
+            to == g.rank ? token_in_outputs(p, at) : token_in_arena(p, arena_of(g, to) + plain, at);
+        for (int j = threadIdx.x; j < p.k; j += blockDim.x)
+            there.ids[j] = t < p.n ? nk_expert_of(p.ids[t * p.k + j] - range.first, range.count) : -1;
+        if (!(ranks >> to & 1)) continue;
+        copy_row(there.token, p.tokens + t * p.token_bytes, p.token_bytes);
+        copy_row(there.scales, p.scales + t * p.scale_bytes, p.scale_bytes);
+    }
+}
+
+/* Token t of rank `from`, out of the arena. */
+__device__ inline void take_token(const nk_peer_dispatch_problem &p, uint8_t *half, int from, int64_t t, bool come)
+{
+    const int64_t at = from * p.room + t;
+    const sent_token here = token_in_arena(p, half, at), out = token_in_outputs(p, at);
+    bool wanted = false;
+    for (int j = 0; j < p.k && come; j++)
+        wanted |= here.ids[j] >= 0;
+    for (int j = threadIdx.x; j < p.k; j += blockDim.x)
+        out.ids[j] = come ? here.ids[j] : -1;
+    if (!wanted) return;
+    copy_row(out.token, here.token, p.token_bytes);
+    copy_row(out.scales, here.scales, p.scale_bytes);
+}
+
+__device__ inline void peer_dispatch(const nk_peer_dispatch_problem &p)
+{
+    __shared__ unsigned long long ranks;
+    const nk_peer_group &g = p.group;
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+    peer_launch l = begin_peer_launch(g);
+    const int64_t plain = peer_plain_at(g.arena_bytes, l.epoch & 1);
+    bool come = !l.failed;
+    for (int64_t t = blockIdx.x; t < p.room && come; t += gridDim.x) {
+        if (threadIdx.x == 0) ranks = 0;
+        __syncthreads();
+        for (int j = threadIdx.x; j < p.k && t < p.n; j += blockDim.x) {
+            const int to = rank_of_expert(p.ids[t * p.k + j], p.experts, g.world);
+            if (to >= 0) atomicOr(&ranks, 1ull << to);
+        }
+        __syncthreads();
+        const uint64_t wanting = ranks;
+        __syncthreads(); /* all have read it before it is zero again */
+        send_token(p, plain, t, wanting);
+    }
+    come = come && exchange_arrivals(g, l, 0);
+    for (int64_t t = blockIdx.x; t < p.room; t += gridDim.x) {
+        for (int r = come ? 1 : 0; r < g.world; r++)
+            take_token(p, (uint8_t *)l.header + plain, (g.rank + r) % g.world, t, come);
+    }
+    end_peer_launch(l);
+}
+
+/* Columns of a token that a CTA has, of as many pieces of 8 as it has threads. */
+typedef struct token_piece {
+    int64_t t, h;
+} token_piece;
+
+__device__ inline token_piece piece_of(const nk_peer_combine_problem &p, int64_t unit)
+{
+    const int64_t ctas = (p.h + 8 * blockDim.x - 1) / (8 * blockDim.x);
+    return {unit / ctas, (unit % ctas * blockDim.x + threadIdx.x) * 8};
+}
+
+#define PEER_ROWS_AT_ONCE 4
+
+/* What this rank's experts have made of token t of rank `to`. */
+template <nk_dtype DTYPE>
+__device__ inline void send_products(const nk_peer_combine_problem &p, uint8_t *half, int to, int64_t t, int64_t h)
+{
+    using elements = row_elements<DTYPE, 8>;
+    const int32_t *row_of = p.row_of + (to * p.room + t) * p.k;
+    uint8_t *there = half + (t * p.k * p.h + h) * elements::SIZE;
+#pragma unroll 1
+    for (int j0 = 0; j0 < p.k; j0 += PEER_ROWS_AT_ONCE) {
+        elements pieces[PEER_ROWS_AT_ONCE];
+        int32_t rows[PEER_ROWS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++)
+            rows[i] = j0 + i < p.k ? nk_row_among(row_of[j0 + i], p.rows) : -1;
+#pragma unroll
+        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++)
+            if (rows[i] >= 0)
+                pieces[i].template load<16>(p.products + (rows[i] * p.h + h) * elements::SIZE);
+#pragma unroll
+        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+            uint4 *at = (uint4 *)(there + (j0 + i) * p.h * elements::SIZE);
+            for (int c = 0; c < elements::CHUNKS && rows[i] >= 0; c++)
+                at[c] = pieces[i].chunks[c];
+        }
+    }
+}
+
+/* Adds what all experts have made of own token t, in the router's order. */
+template <nk_dtype DTYPE>
+__device__ inline void add_products(const nk_peer_combine_problem &p, const uint8_t *half, int64_t t, int64_t h,
+                                    float sum[8])
+{
+    using elements = row_elements<DTYPE, 8>;
+    const nk_peer_group &g = p.group;
+    const int32_t *row_of = p.row_of + (g.rank * p.room + t) * p.k;
+#pragma unroll 1
+    for (int j0 = 0; j0 < p.k; j0 += PEER_ROWS_AT_ONCE) {
+        elements pieces[PEER_ROWS_AT_ONCE];
+        const uint8_t *at[PEER_ROWS_AT_ONCE];
+        float weights[PEER_ROWS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+            const int j = min(j0 + i, (int)p.k - 1);
+            const int owner = j0 + i < p.k ? rank_of_expert(p.ids[t * p.k + j], p.experts, g.world) : -1;
+            const int32_t row = nk_row_among(row_of[j], p.rows);
+            weights[i] = p.weights[t * p.k + j];
+            at[i] = half + ((t * p.k + j) * p.h + h) * elements::SIZE;
+            if (owner == g.rank) at[i] = row < 0 ? NULL : p.products + (row * p.h + h) * elements::SIZE;
+            if (owner < 0) at[i] = NULL;
+        }
+#pragma unroll
+        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++)
+            if (at[i]) pieces[i].template load<16>(at[i]);
+#pragma unroll
+        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+            if (!at[i]) continue;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                sum[e] = __fadd_rn(sum[e], __fmul_rn(weights[i], pieces[i][e]));
+        }
+    }
+}
+
+template <nk_dtype DTYPE> __device__ inline void peer_combine(const nk_peer_combine_problem &p)
+{
+    const nk_peer_group &g = p.group;
+    const int64_t units = p.room * ((p.h + 8 * blockDim.x - 1) / (8 * blockDim.x));
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+    peer_launch l = begin_peer_launch(g);
+    const int64_t plain = peer_plain_at(g.arena_bytes, l.epoch & 1);
+    bool come = !l.failed;
+    for (int64_t unit = blockIdx.x; unit < units && come; unit += gridDim.x) {
+        const token_piece piece = piece_of(p, unit);
+        for (int r = 1; r < g.world && piece.h < p.h; r++) {
+            const int to = (g.rank + r) % g.world;
+            send_products<DTYPE>(p, arena_of(g, to) + plain, to, piece.t, piece.h);
+        }
+    }
+    come = come && exchange_arrivals(g, l, 0);
+    for (int64_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const token_piece piece = piece_of(p, unit);
+        if (piece.t >= p.n || piece.h >= p.h) continue;
+        float sum[8] = {};
+        const int64_t at = piece.t * p.h + piece.h;
+        if (come) add_products<DTYPE>(p, (uint8_t *)l.header + plain, piece.t, piece.h, sum);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            if (p.residual)
+                sum[e] = __fadd_rn(sum[e], load_float(p.residual + (at + e) * p.residual_size, p.residual_dtype));
+            if (!come) sum[e] = __int_as_float(0x7FC00000);
+        }
+        store_eight(p.out + at * p.out_size, p.out_dtype, sum);
+    }
+    end_peer_launch(l);
+}
+
+#define PEER_COMBINE_KERNEL(name, DTYPE)                                       \
+    extern "C" __global__ void __launch_bounds__(PEER_THREADS, 1)              \
+        name(const __grid_constant__ nk_peer_combine_problem p)                \
+    {                                                                          \
+        peer_combine<DTYPE>(p);                                                \
+    }
+
+#endif
