@@ -15,7 +15,7 @@ static nk_status check_whole(const nk_tensor *t, unsigned dtypes, const nk_tenso
 {
     int64_t expected = 1;
     NK_TRY(nk_check_tensor(t, dtypes, first));
-    for (int d = t->ndim - 1; d >= 0; expected *= t->shape[d--]) {
+    for (int d = t->ndim - 1; d >= 0 && nk_numel(t); expected *= t->shape[d--]) {
         NK_CHECK_AT(t->shape[d] <= 1 || t->stride[d] == expected, NK_VALUE_ERROR, t,
                     "strides %s, expected those of a contiguous tensor", nk_stride_text(t).s);
     }

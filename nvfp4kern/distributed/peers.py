@@ -53,7 +53,8 @@ class PeerMemory:
         self._seconds = SECONDS
         self._kept: list[Any] = []
         self._use(addresses, arena, handle)
-        _ALL[id(self)] = self
+        self._key = id(self)  # by which compiled code finds it
+        _ALL[self._key] = self
 
     def _use(self, addresses: list[int], arena: Tensor, handle: Any) -> None:
         """Takes an arena. Graphs may still use those before it, so all are kept."""
@@ -113,7 +114,7 @@ class PeerMemory:
         shots: 1, all send everything to all; 2, each adds up its share; 0, what is faster.
         """
         if torch.compiler.is_compiling():
-            summed: Tensor = _all_reduce(partial, id(self), dtype, shots)
+            summed: Tensor = _all_reduce(partial, self._key, dtype, shots)
             return summed
         self.check()
         n = partial.numel()
@@ -137,7 +138,7 @@ class PeerMemory:
             -1. A row where all are -1 holds anything.
         """
         if torch.compiler.is_compiling():
-            got, sf, local = _dispatch(a, scales, ids, id(self), experts, room)
+            got, sf, local = _dispatch(a, scales, ids, self._key, experts, room)
             return got, None if scales is None else sf, local
         self.check()
         parts = [a] if scales is None else [a, scales]
@@ -170,7 +171,7 @@ class PeerMemory:
         ids, weights, residual: of the rank's own tokens.
         """
         if torch.compiler.is_compiling():
-            args = (products, row_of, ids, weights, residual, id(self), experts, dtype)
+            args = (products, row_of, ids, weights, residual, self._key, experts, dtype)
             summed: Tensor = _combine(*args)
             return summed
         self.check()
@@ -196,7 +197,7 @@ def _padded(n: int) -> int:
 @torch.library.custom_op("nvfp4kern_distributed::all_reduce", mutates_args=())
 def _all_reduce(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) -> Tensor:
     """What compiled code calls."""
-    return _ALL[memory].all_reduce(partial, dtype, shots=shots).clone()
+    return _ALL[memory].all_reduce(partial, dtype, shots=shots)
 
 
 @_all_reduce.register_fake
