@@ -23,6 +23,8 @@ FIXED_BYTES = 17 << 20
 """Of an arena: no less than its header and records take. The rest is for calls, in two halves."""
 ARENA_BYTES = 64 << 20
 """To begin with."""
+MOST_OF_A_SUM = 128 << 20
+"""Bytes, for which an arena grows."""
 SECONDS = 60.0
 """How long a kernel waits for another rank."""
 ALIGNMENT = 16
@@ -123,6 +125,9 @@ class PeerMemory:
             flat = partial.new_zeros(_padded(n))
             flat[:n].copy_(partial.reshape(-1))
         out = torch.empty(_padded(n), dtype=dtype, device=partial.device)
+        need = min(n * (partial.element_size() + out.element_size()) + 4096, MOST_OF_A_SUM)
+        if not (partial.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self.reserve(need)  # a sum that has no room goes in several
         if n:
             _C._peer_reduce(self.peers, self.arena, self.rank, flat, out, shots)
         return out[:n].view(partial.shape)
