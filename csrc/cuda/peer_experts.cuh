@@ -178,7 +178,7 @@ __device__ inline void add_products(const nk_peer_combine_problem &p, const uint
             const int j = min(j0 + i, (int)p.k - 1);
             const int owner = j0 + i < p.k ? rank_of_expert(p.ids[t * p.k + j], p.experts, g.world) : -1;
             const int32_t row = nk_row_among(row_of[j], p.rows);
-            weights[i] = p.weights[t * p.k + j];
+            weights[i] = load_float(p.weights + (t * p.k + j) * p.weight_size, p.weight_dtype);
             at[i] = half + ((t * p.k + j) * p.h + h) * elements::SIZE;
             if (owner == g.rank) at[i] = row < 0 ? NULL : p.products + (row * p.h + h) * elements::SIZE;
             if (owner < 0) at[i] = NULL;

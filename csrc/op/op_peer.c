@@ -10,7 +10,7 @@
 /* Of an arena. Less would leave no room behind records. */
 #define FEWEST_BYTES ((int64_t)32 << 20)
 
-/* Contiguous, and where the kernels' loads can read it. */
+/* Contiguous. */
 static nk_status check_whole(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
 {
     int64_t expected = 1;
@@ -19,6 +19,13 @@ static nk_status check_whole(const nk_tensor *t, unsigned dtypes, const nk_tenso
         NK_CHECK_AT(t->shape[d] <= 1 || t->stride[d] == expected, NK_VALUE_ERROR, t,
                     "strides %s, expected those of a contiguous tensor", nk_stride_text(t).s);
     }
+    return NK_OK;
+}
+
+/* The same, of what loads and stores of 16 bytes reach. */
+static nk_status check_aligned(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
+{
+    NK_TRY(check_whole(t, dtypes, first));
     NK_CHECK_AT((uintptr_t)t->data % ALIGNMENT == 0, NK_VALUE_ERROR, t, "address %p, expected a multiple of %d",
                 t->data, ALIGNMENT);
     return NK_OK;
@@ -36,7 +43,7 @@ static nk_status check_peers(const nk_peer_args *args, nk_peer_group *g)
     NK_CHECK(args->rank >= 0 && args->rank < g->world, NK_VALUE_ERROR, "rank: %" PRId64 ", expected 0 to %" PRId32,
              args->rank, g->world - 1);
     g->rank = (int32_t)args->rank;
-    NK_TRY(check_whole(arena, NK_DTYPE_BIT(NK_U8), peers));
+    NK_TRY(check_aligned(arena, NK_DTYPE_BIT(NK_U8), peers));
     NK_TRY(nk_check_writable(arena));
     g->arena_bytes = nk_numel(arena);
     NK_CHECK_AT(g->arena_bytes >= FEWEST_BYTES, NK_VALUE_ERROR, arena, "%" PRId64 " bytes, expected at least %" PRId64,
@@ -68,8 +75,8 @@ nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec)
     nk_settings own;
     nk_peer_reduce_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
-    NK_TRY(check_whole(partial, NK_FLOATS, peers));
-    NK_TRY(check_whole(out, NK_FLOATS, peers));
+    NK_TRY(check_aligned(partial, NK_FLOATS, peers));
+    NK_TRY(check_aligned(out, NK_FLOATS, peers));
     NK_TRY(nk_check_writable(out));
     NK_CHECK_AT(nk_numel(partial) % 8 == 0, NK_VALUE_ERROR, partial, "%" PRId64 " elements, expected a multiple of 8",
                 nk_numel(partial));
@@ -115,8 +122,8 @@ static nk_status check_room_of(const nk_tensor *t, int64_t rows, int64_t n, cons
 static nk_status check_sent(const nk_tensor *rows, int64_t n, const nk_tensor *out, int64_t all, const nk_tensor *first,
                             int64_t *bytes)
 {
-    NK_TRY(check_whole(rows, NK_DTYPE_BIT(NK_U8), first));
-    NK_TRY(check_whole(out, NK_DTYPE_BIT(NK_U8), first));
+    NK_TRY(check_aligned(rows, NK_DTYPE_BIT(NK_U8), first));
+    NK_TRY(check_aligned(out, NK_DTYPE_BIT(NK_U8), first));
     NK_TRY(nk_check_writable(out));
     NK_CHECK_AT(rows->ndim == 2 && rows->shape[0] == n && rows->shape[1] % ALIGNMENT == 0, NK_VALUE_ERROR, rows,
                 "shape %s, expected (%" PRId64 ", bytes), a multiple of %d", nk_shape_text(rows).s, n, ALIGNMENT);
@@ -169,7 +176,7 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     nk_peer_combine_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
     NK_TRY(check_ids(ids, args->experts, &p.group, peers));
-    NK_TRY(check_whole(products, NK_FLOATS, peers));
+    NK_TRY(check_aligned(products, NK_FLOATS, peers));
     NK_CHECK_AT(products->ndim == 2 && products->shape[1] % 8 == 0, NK_VALUE_ERROR, products,
                 "shape %s, expected [P, H] with an H of a multiple of 8", nk_shape_text(products).s);
     p.n = ids->shape[0];
@@ -180,11 +187,11 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     NK_CHECK_AT(row_of->ndim == 1 && row_of->shape[0] % p.k == 0, NK_VALUE_ERROR, row_of,
                 "shape %s, expected [ranks room k] of a k of %" PRId32, nk_shape_text(row_of).s, p.k);
     NK_TRY(check_room_of(row_of, row_of->shape[0] / p.k, p.n, &p.group, &p.room));
-    NK_TRY(check_whole(args->weights, NK_DTYPE_BIT(NK_F32), peers));
+    NK_TRY(check_whole(args->weights, NK_FLOATS, peers));
     NK_TRY(check_shape(args->weights, p.n, p.k, "a weight for each of ids"));
     if (residual) NK_TRY(check_whole(residual, NK_FLOATS, peers));
     if (residual) NK_TRY(check_shape(residual, p.n, p.h, "that of the result"));
-    NK_TRY(check_whole(out, NK_FLOATS, peers));
+    NK_TRY(check_aligned(out, NK_FLOATS, peers));
     NK_TRY(nk_check_writable(out));
     NK_TRY(check_shape(out, p.n, p.h, "the rank's tokens"));
     const nk_tensor *others[] = {products, row_of, ids, args->weights, residual, peers, args->group.arena};
@@ -194,6 +201,8 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     p.row_of = row_of->data;
     p.ids = ids->data;
     p.weights = args->weights->data;
+    p.weight_dtype = args->weights->dtype;
+    p.weight_size = (int32_t)nk_dtype_size(p.weight_dtype);
     p.out = out->data;
     p.dtype = products->dtype;
     p.residual_dtype = residual ? residual->dtype : NK_F32;

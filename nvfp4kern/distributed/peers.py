@@ -120,10 +120,9 @@ class PeerMemory:
             return summed
         self.check()
         n = partial.numel()
-        flat = partial.reshape(-1)
-        if n % ELEMENTS or flat.data_ptr() % ALIGNMENT:
-            flat = partial.new_zeros(_padded(n))
-            flat[:n].copy_(partial.reshape(-1))
+        flat = _aligned(partial.reshape(-1))
+        if n % ELEMENTS:
+            flat = torch.nn.functional.pad(flat, (0, _padded(n) - n))
         out = torch.empty(_padded(n), dtype=dtype, device=partial.device)
         need = min(n * (partial.element_size() + out.element_size()) + 4096, MOST_OF_A_SUM)
         if not (partial.is_cuda and torch.cuda.is_current_stream_capturing()):
@@ -147,7 +146,7 @@ class PeerMemory:
             return got, None if scales is None else sf, local
         self.check()
         parts = [a] if scales is None else [a, scales]
-        rows = [each.contiguous().view(torch.uint8) for each in parts]
+        rows = [_aligned(each.contiguous()).view(torch.uint8) for each in parts]
         ids_bytes = -(-4 * ids.shape[1] // ALIGNMENT) * ALIGNMENT
         self.reserve(self.world * room * (sum(each.shape[1] for each in rows) + ids_bytes))
         outs = [each.new_empty(self.world * room, each.shape[1]) for each in rows]
@@ -185,7 +184,7 @@ class PeerMemory:
         out = products.new_empty(len(ids), products.shape[1], dtype=dtype)
         _C._peer_combine(
             self.peers, self.arena, self.rank, products, row_of, ids.contiguous(),
-            weights.float().contiguous(), None if residual is None else residual.contiguous(),
+            weights.contiguous(), None if residual is None else residual.contiguous(),
             experts, out,
         )  # fmt: skip
         return out
@@ -193,6 +192,10 @@ class PeerMemory:
 
 _ALL: WeakValueDictionary[int, PeerMemory] = WeakValueDictionary()
 _OF_GROUPS: WeakKeyDictionary[Any, dict[int, PeerMemory | str]] = WeakKeyDictionary()
+
+
+def _aligned(whole: Tensor) -> Tensor:
+    return whole.clone() if whole.data_ptr() % ALIGNMENT else whole
 
 
 def _padded(n: int) -> int:

@@ -126,7 +126,8 @@ def experts(world, room, k, h, total, scaled, dtype):
     tokens = [torch.randint(0, 256, (m, h), generator=draw).byte() for m in n]
     scales = [t[:, : h // 16].contiguous() if scaled else None for t in tokens]
     ids = [torch.randint(-1, total + 1, (m, k), generator=draw).int() for m in n]
-    weights = [torch.randn(m, k, generator=draw) for m in n]
+    kinds = [torch.float32, torch.bfloat16, torch.float16]
+    weights = [torch.randn(m, k, generator=draw).to(kinds[r % 3]) for r, m in enumerate(n)]
     residual = [torch.randn(m, h, generator=draw) if r % 2 else None for r, m in enumerate(n)]
     whole = {}  # (rank, token, selection) -> its product
     gpu = [None if each is None else each.cuda() for each in scales]
@@ -195,7 +196,7 @@ def experts(world, room, k, h, total, scaled, dtype):
             for j in range(k):
                 product = whole.get((rank, t, j))
                 if product is not None:
-                    total_of = total_of + weights[rank][t, j] * product.float()
+                    total_of = total_of + weights[rank][t, j].float() * product.float()
             if residual[rank] is not None:
                 total_of = total_of + residual[rank][t]
             found.append(torch.equal(outs[rank][t], total_of.to(DTYPES[dtype])))

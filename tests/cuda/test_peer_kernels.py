@@ -153,7 +153,7 @@ BAD = [
     ),
     ("_peer_combine", "row_of", zeros(15, dtype=torch.int32), ValueError, "row_of: shape (15,)"),
     ("_peer_combine", "row_of", zeros(8, dtype=torch.int32), ValueError, "row_of: room for 4"),
-    ("_peer_combine", "weights", zeros(3, 2, dtype=torch.float16), TypeError, "weights: dtype"),
+    ("_peer_combine", "weights", zeros(3, 2, dtype=torch.int32), TypeError, "weights: dtype"),
     ("_peer_combine", "weights", zeros(3, 3, dtype=torch.float32), ValueError, "weights: shape"),
     ("_peer_combine", "residual", zeros(2, 32, dtype=torch.float32), ValueError, "residual: shape"),
     ("_peer_combine", "out", zeros(3, 40, dtype=torch.float16), ValueError, "out: shape (3, 40)"),
