@@ -195,9 +195,11 @@ def travelling(shared, layer, given, samples):
     products = drawn(world() * t * k, h, seed=3)
     combine = partial(shared.combine, products, row_of, ids, weights, None, total, x.dtype)
     everyones, own = products[: world() * t], torch.empty_like(x)
-    return {
-        "dispatch": us_of(dispatch, samples),
-        "combine": us_of(combine, samples),
+    found = {}
+    for records, how in ((0, "plain"), (1, "records"))[: 2 if t * k * h <= 1 << 21 else 1]:
+        found[f"dispatch, {how}"] = us_of(partial(dispatch, records=records), samples)
+        found[f"combine, {how}"] = us_of(partial(combine, records=records), samples)
+    return found | {
         "all_gather": us_of(lambda: dist.all_gather_into_tensor(everyones, x), samples),
         "reduce_scatter": us_of(lambda: dist.reduce_scatter_tensor(own, everyones), samples),
     }

@@ -30,12 +30,14 @@ nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec);
  * are multiples of 16, and their addresses are aligned to that.
  *
  * tokens: bytes [n, B]. scales: bytes [n, S] or NULL. ids: int32 [n, k], of all experts.
- * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k]. */
+ * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k].
+ * records: 1 or 0, or -1 to choose: whether all goes as records. */
 typedef struct nk_peer_dispatch_args {
     nk_peer_args group;
     const nk_tensor *tokens, *scales, *ids;
     int64_t experts; /* of all ranks */
     const nk_tensor *out_tokens, *out_scales, *out_ids;
+    int64_t records;
 } nk_peer_dispatch_args;
 nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec);
 
@@ -48,6 +50,7 @@ typedef struct nk_peer_combine_args {
     const nk_tensor *products, *row_of, *ids, *weights, *residual;
     int64_t experts;
     const nk_tensor *out;
+    int64_t records; /* as in nk_peer_dispatch_args */
 } nk_peer_combine_args;
 nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec);
 
@@ -85,6 +88,7 @@ typedef struct nk_peer_dispatch_problem {
     int32_t k, experts;
     uint8_t *out_tokens, *out_scales;
     int32_t *out_ids;
+    int32_t records; /* 1 or 0; -1: whichever is faster */
 } nk_peer_dispatch_problem;
 
 typedef struct nk_peer_combine_problem {
@@ -99,6 +103,7 @@ typedef struct nk_peer_combine_problem {
     int64_t rows;                    /* of products */
     int64_t n, room, h;
     int32_t k, experts;
+    int32_t records; /* as in nk_peer_dispatch_problem */
 } nk_peer_combine_problem;
 
 /* What a row does between GPUs. */

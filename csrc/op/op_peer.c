@@ -58,6 +58,13 @@ static nk_status check_shape(const nk_tensor *t, int64_t rows, int64_t cols, con
     return NK_OK;
 }
 
+static nk_status check_records(int64_t records, int32_t *checked)
+{
+    NK_CHECK(records >= -1 && records <= 1, NK_VALUE_ERROR, "records: %" PRId64 ", expected -1, 0 or 1", records);
+    *checked = (int32_t)records;
+    return NK_OK;
+}
+
 /* The row of the backend table, and the settings of the call. */
 static nk_status prepare(nk_device device, nk_exec *exec, nk_settings *own, const nk_peer_row **peers)
 {
@@ -163,6 +170,7 @@ nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec)
     p.out_tokens = args->out_tokens->data;
     p.out_scales = args->out_scales ? args->out_scales->data : NULL;
     p.out_ids = args->out_ids->data;
+    NK_TRY(check_records(args->records, &p.records));
     NK_TRY(prepare(p.device, exec, &own, &row));
     return p.room ? row->dispatch(&p, exec) : NK_OK;
 }
@@ -210,6 +218,7 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     p.residual_size = (int32_t)nk_dtype_size(p.residual_dtype);
     p.out_size = (int32_t)nk_dtype_size(p.out_dtype);
     p.experts = (int32_t)args->experts;
+    NK_TRY(check_records(args->records, &p.records));
     NK_TRY(prepare(p.device, exec, &own, &row));
     return p.room && p.h ? row->combine(&p, exec) : NK_OK;
 }

@@ -112,7 +112,7 @@ def alone(shots):
     return found, group.word.tolist(), group.bytes_of(1)[:16].view(np.uint32).tolist()
 
 
-def experts(world, room, k, h, total, scaled, dtype):
+def experts(world, room, k, h, total, scaled, dtype, records):
     """Whether every rank gets the tokens that its experts are to have, and then what combine gives
     of all experts' products.
 
@@ -148,7 +148,7 @@ def experts(world, room, k, h, total, scaled, dtype):
         sf = torch.full((rows, h // 16), 0xFF, dtype=torch.uint8, device="cuda") if scaled else None
         local = torch.full((rows, k), 77, dtype=torch.int32, device="cuda")
         args = group.peers, group.arenas[rank], rank, tokens[rank].cuda(), gpu[rank]
-        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local)
+        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local, records)
         outs[rank] = out.cpu(), None if sf is None else sf.cpu(), local.cpu()
 
     again(dispatch)
@@ -184,11 +184,11 @@ def experts(world, room, k, h, total, scaled, dtype):
         out = torch.full((n[rank], h), torch.nan, dtype=DTYPES[dtype], device="cuda")
         extra = residual[rank] if residual[rank] is None else residual[rank].cuda()
         args = group.peers, group.arenas[rank], rank, products[rank].cuda(), row_of[rank].cuda()
-        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out)
+        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out, records)
         outs[rank] = out.cpu()
 
-    for arena in range(world):  # what dispatch has left is no launch of combine's
-        group.bytes_of(arena)[128:HEADER] = 0
+    for arena in range(world):  # what dispatch has left is of no launch of combine's
+        group.bytes_of(arena)[128 : HEADER + RECORDS] = 0
     again(combine)
     for rank in range(world):
         for t in range(n[rank]):
