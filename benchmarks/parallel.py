@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
+from nvfp4kern import torch as nk
 from nvfp4kern.distributed import ColumnParallel, ExpertParallel, RowParallel, slice_
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
 from nvfp4kern.nn import NVFP4Experts, NVFP4SwiGLU
@@ -162,7 +163,7 @@ def routed(t, experts, k, seed):
     return ids, torch.rand(t, k, device="cuda", generator=made).softmax(-1)
 
 
-def experts(name, tokens, samples):
+def experts(name, tokens, samples, shared=None):
     """Each rank with tokens of its own; one GPU has those of all ranks, and all experts."""
     h, i, e, k = EXPERTS[name]
     whole = fill(NVFP4Experts(h, i, e, device="cuda"), 4)
@@ -179,6 +180,29 @@ def experts(name, tokens, samples):
             row[transport] = us_of(partial(layer, *given[rank()]), samples)
         row["one GPU"] = us_of(partial(whole, *all_given), samples)
         yield row
+        if shared is not None:
+            yield {"what": f"{name}, what travels", "tokens a rank": t} | travelling(
+                shared, cut["peer"], given[rank()], samples
+            )
+
+
+def travelling(shared, layer, given, samples):
+    """The calls between ranks alone, of 16-bit tokens."""
+    x, ids, weights = given
+    total, (t, k), h = layer.all_experts, ids.shape, layer.hidden_size
+    dispatch = partial(shared.dispatch, x, None, ids, total, t)
+    row_of = nk.sort_by_expert(dispatch()[2], layer.num_experts)[3]
+    products = drawn(world() * t * k, h, seed=3)
+    combine = partial(shared.combine, products, row_of, ids, weights, None, total, x.dtype)
+    everyones, own = products[: world() * t], torch.empty_like(x)
+    found = {}
+    for records, how in ((0, "plain"), (1, "records"))[: 2 if t * k * h <= 1 << 21 else 1]:
+        found[f"dispatch, {how}"] = us_of(partial(dispatch, records=records), samples)
+        found[f"combine, {how}"] = us_of(partial(combine, records=records), samples)
+    return found | {
+        "all_gather": us_of(lambda: dist.all_gather_into_tensor(everyones, x), samples),
+        "reduce_scatter": us_of(lambda: dist.reduce_scatter_tensor(own, everyones), samples),
+    }
 
 
 # -------------------------------------------------------------------------------------------------
@@ -192,7 +216,7 @@ def rows(shared, quick):
     yield from sums(shared, list(SIZES), samples)
     yield from feed_forward(tokens, samples)
     for name in EXPERTS:
-        yield from experts(name, tokens, samples)
+        yield from experts(name, tokens, samples, shared)
 
 
 def serve(number, options, rendezvous, told):

@@ -535,16 +535,18 @@ alike. See nvfp4kern/distributed/peers.py, which makes peers and arena, and nk_p
     ),
     (
         "_peer_dispatch",
-        "($module, /, peers, arena, rank, tokens, scales, ids, experts, out_tokens, out_scales, out_ids)",
+        "($module, /, peers, arena, rank, tokens, scales, ids, experts, out_tokens, out_scales, out_ids, "
+        "records=-1)",
         "(peers: Any, arena: Any, rank: int, tokens: Any, scales: Any, ids: Any, experts: int, out_tokens: Any, "
-        "out_scales: Any, out_ids: Any) -> None",
+        "out_scales: Any, out_ids: Any, records: int = -1) -> None",
         "Send tokens to the ranks that have their experts. See nk_peer_dispatch_args in csrc/nk_peer.h.",
     ),
     (
         "_peer_combine",
-        "($module, /, peers, arena, rank, products, row_of, ids, weights, residual, experts, out)",
+        "($module, /, peers, arena, rank, products, row_of, ids, weights, residual, experts, out, "
+        "records=-1)",
         "(peers: Any, arena: Any, rank: int, products: Any, row_of: Any, ids: Any, weights: Any, residual: Any, "
-        "experts: int, out: Any) -> None",
+        "experts: int, out: Any, records: int = -1) -> None",
         "Bring products back, and add them in the router's order. See nk_peer_combine_args in csrc/nk_peer.h.",
     ),
     (

@@ -26,28 +26,31 @@ typedef struct nk_peer_reduce_args {
 } nk_peer_reduce_args;
 nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec);
 
-/* Tokens to the ranks that have their experts; see csrc/cuda/peer_experts.cuh. Everything is contiguous, rows of bytes
- * are multiples of 16, and addresses are aligned to that.
+/* Tokens to the ranks that have their experts; see csrc/cuda/peer_experts.cuh. Everything is contiguous. Rows of bytes
+ * are multiples of 16, and their addresses are aligned to that.
  *
  * tokens: bytes [n, B]. scales: bytes [n, S] or NULL. ids: int32 [n, k], of all experts.
- * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k]. */
+ * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k].
+ * records: 1 or 0, or -1 to choose: whether all goes as records. */
 typedef struct nk_peer_dispatch_args {
     nk_peer_args group;
     const nk_tensor *tokens, *scales, *ids;
     int64_t experts; /* of all ranks */
     const nk_tensor *out_tokens, *out_scales, *out_ids;
+    int64_t records;
 } nk_peer_dispatch_args;
 nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec);
 
 /* The end of a mixture whose tokens came by nk_peer_dispatch.
  *
  * products: [P, H] of floats, of the rank's experts. H is a multiple of 8. row_of: int32 [ranks room k]. ids: int32
- * [n, k] and weights: fp32 [n, k], of the rank's tokens. residual: [n, H] or NULL. out: [n, H]. */
+ * [n, k] and weights: floats [n, k], of the rank's tokens. residual: [n, H] or NULL. out: [n, H]. */
 typedef struct nk_peer_combine_args {
     nk_peer_args group;
     const nk_tensor *products, *row_of, *ids, *weights, *residual;
     int64_t experts;
     const nk_tensor *out;
+    int64_t records; /* as in nk_peer_dispatch_args */
 } nk_peer_combine_args;
 nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec);
 
@@ -85,6 +88,7 @@ typedef struct nk_peer_dispatch_problem {
     int32_t k, experts;
     uint8_t *out_tokens, *out_scales;
     int32_t *out_ids;
+    int32_t records; /* 1 or 0; -1: whichever is faster */
 } nk_peer_dispatch_problem;
 
 typedef struct nk_peer_combine_problem {
@@ -92,13 +96,14 @@ typedef struct nk_peer_combine_problem {
     nk_peer_group group;
     const uint8_t *products, *residual; /* residual: or NULL */
     const int32_t *row_of, *ids;
-    const float *weights;
+    const uint8_t *weights;
     uint8_t *out;
-    nk_dtype dtype, residual_dtype, out_dtype;
-    int32_t residual_size, out_size; /* of an element */
+    nk_dtype dtype, weight_dtype, residual_dtype, out_dtype;
+    int32_t weight_size, residual_size, out_size; /* of an element */
     int64_t rows;                    /* of products */
     int64_t n, room, h;
     int32_t k, experts;
+    int32_t records; /* as in nk_peer_dispatch_problem */
 } nk_peer_combine_problem;
 
 /* What a row does between GPUs. */

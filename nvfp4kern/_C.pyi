@@ -493,10 +493,10 @@ def _peer_reduce(peers: Any, arena: Any, rank: int, partial: Any, out: Any, shot
     alike. See nvfp4kern/distributed/peers.py, which makes peers and arena, and nk_peer_reduce_args in csrc/nk_peer.h.
     """
 
-def _peer_dispatch(peers: Any, arena: Any, rank: int, tokens: Any, scales: Any, ids: Any, experts: int, out_tokens: Any, out_scales: Any, out_ids: Any) -> None:
+def _peer_dispatch(peers: Any, arena: Any, rank: int, tokens: Any, scales: Any, ids: Any, experts: int, out_tokens: Any, out_scales: Any, out_ids: Any, records: int = -1) -> None:
     """Send tokens to the ranks that have their experts. See nk_peer_dispatch_args in csrc/nk_peer.h."""
 
-def _peer_combine(peers: Any, arena: Any, rank: int, products: Any, row_of: Any, ids: Any, weights: Any, residual: Any, experts: int, out: Any) -> None:
+def _peer_combine(peers: Any, arena: Any, rank: int, products: Any, row_of: Any, ids: Any, weights: Any, residual: Any, experts: int, out: Any, records: int = -1) -> None:
     """Bring products back, and add them in the router's order. See nk_peer_combine_args in csrc/nk_peer.h."""
 
 def warmup(device: object = None) -> None:

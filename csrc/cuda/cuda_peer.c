@@ -8,7 +8,7 @@
 #define ONE_SHOT_BYTES ((int64_t)1 << 20)
 #define FEW_THREADS 128
 
-static int64_t float_bytes(nk_dtype dtype) { return dtype == NK_F32 ? 4 : 2; }
+static int64_t element_bytes(nk_dtype dtype) { return dtype == NK_F32 ? 4 : 2; }
 
 static int which_kernel(nk_dtype dtype) { return dtype == NK_F16 ? 0 : dtype == NK_BF16 ? 1 : 2; }
 
@@ -34,7 +34,7 @@ nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_redu
                            const nk_exec *exec)
 {
     nk_peer_reduce_problem part = *p;
-    const int64_t in = float_bytes(p->dtype), out = float_bytes(p->out_dtype);
+    const int64_t in = element_bytes(p->dtype), out = element_bytes(p->out_dtype);
     if (!part.shots) part.shots = (p->group.world - 1) * p->elements * in <= ONE_SHOT_BYTES ? 1 : 2;
     const bool one = part.shots == 1;
     const int64_t most = most_elements(&part, in, out);
@@ -51,31 +51,40 @@ nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_redu
     return NK_OK;
 }
 
-static nk_status check_room(int64_t bytes, const nk_peer_group *g)
+static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
+
+/* Of tokens, or of products: what goes as records where nobody says. */
+#define RECORDS_BYTES ((int64_t)1 << 20)
+
+/* Whether `bytes` go as records: `wanted` says, or -1. The arena has room for them then. */
+static nk_status choose_records(int32_t wanted, int64_t bytes, const nk_peer_group *g, bool *records)
 {
-    const int64_t room = peer_plain_bytes(g->arena_bytes);
-    NK_CHECK(bytes <= room, NK_VALUE_ERROR, "arena: room for %lld bytes of a call, expected %lld at least",
-             (long long)room, (long long)bytes);
+    const bool fit = 2 * bytes + 16 * g->world <= PEER_RECORD_BYTES / 2;
+    *records = wanted < 0 ? fit && bytes <= RECORDS_BYTES : wanted;
+    const int64_t room = *records ? PEER_RECORD_BYTES / 4 : peer_plain_bytes(g->arena_bytes);
+    NK_CHECK(*records ? fit : bytes <= room, NK_VALUE_ERROR,
+             "arena: room for %lld bytes of a call, expected %lld at least", (long long)room, (long long)bytes);
     return NK_OK;
 }
 
-static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
-
-nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *kernel, const nk_exec *exec)
+nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *const kernels[2], const nk_exec *exec)
 {
     nk_peer_dispatch_problem problem = *p;
+    bool records = false;
+    NK_TRY(choose_records(p->records, p->group.world * p->room * p->sent_bytes, &p->group, &records));
     int32_t threads = FEW_THREADS;
-    while (threads < PEER_THREADS && p->sent_bytes > 16 * (int64_t)threads)
+    while (threads < PEER_THREADS && p->sent_bytes > (records ? 8 : 16) * (int64_t)threads)
         threads *= 2;
     cuda_grid grid = {.x = at_most(p->room), .threads = threads, .overlap = exec->settings->pdl != NK_PDL_OFF};
     void *args[] = {&problem};
-    NK_TRY(check_room(p->group.world * p->room * p->sent_bytes, &p->group));
-    return cuda_launch(kernel, p->device, exec->stream, &grid, args);
+    return cuda_launch(kernels[records], p->device, exec->stream, &grid, args);
 }
 
-nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const kernels[3], const nk_exec *exec)
+nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const kernels[2][3], const nk_exec *exec)
 {
     nk_peer_combine_problem problem = *p;
+    bool records = false;
+    NK_TRY(choose_records(p->records, p->room * p->k * p->h * element_bytes(p->dtype), &p->group, &records));
     const int64_t pieces = p->h / 8;
     int32_t threads = PEER_THREADS; /* fewer where that leaves SMs without a CTA, or threads without a piece */
     while (threads > FEW_THREADS && (threads / 2 >= pieces || p->room * nk_ceil_div(pieces, threads) < PEER_MOST_CTAS))
@@ -84,6 +93,5 @@ nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const
                       .threads = threads,
                       .overlap = exec->settings->pdl != NK_PDL_OFF};
     void *args[] = {&problem};
-    NK_TRY(check_room(p->room * p->k * p->h * float_bytes(p->dtype), &p->group));
-    return cuda_launch(kernels[which_kernel(p->dtype)], p->device, exec->stream, &grid, args);
+    return cuda_launch(kernels[records][which_kernel(p->dtype)], p->device, exec->stream, &grid, args);
 }

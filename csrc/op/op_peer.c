@@ -10,15 +10,22 @@
 /* Of an arena. Less would leave no room behind records. */
 #define FEWEST_BYTES ((int64_t)32 << 20)
 
-/* Contiguous, and where the kernels' loads can read it. */
+/* Contiguous. */
 static nk_status check_whole(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
 {
     int64_t expected = 1;
     NK_TRY(nk_check_tensor(t, dtypes, first));
-    for (int d = t->ndim - 1; d >= 0; expected *= t->shape[d--]) {
+    for (int d = t->ndim - 1; d >= 0 && nk_numel(t); expected *= t->shape[d--]) {
         NK_CHECK_AT(t->shape[d] <= 1 || t->stride[d] == expected, NK_VALUE_ERROR, t,
                     "strides %s, expected those of a contiguous tensor", nk_stride_text(t).s);
     }
+    return NK_OK;
+}
+
+/* The same, of what loads and stores of 16 bytes reach. */
+static nk_status check_aligned(const nk_tensor *t, unsigned dtypes, const nk_tensor *first)
+{
+    NK_TRY(check_whole(t, dtypes, first));
     NK_CHECK_AT((uintptr_t)t->data % ALIGNMENT == 0, NK_VALUE_ERROR, t, "address %p, expected a multiple of %d",
                 t->data, ALIGNMENT);
     return NK_OK;
@@ -36,7 +43,7 @@ static nk_status check_peers(const nk_peer_args *args, nk_peer_group *g)
     NK_CHECK(args->rank >= 0 && args->rank < g->world, NK_VALUE_ERROR, "rank: %" PRId64 ", expected 0 to %" PRId32,
              args->rank, g->world - 1);
     g->rank = (int32_t)args->rank;
-    NK_TRY(check_whole(arena, NK_DTYPE_BIT(NK_U8), peers));
+    NK_TRY(check_aligned(arena, NK_DTYPE_BIT(NK_U8), peers));
     NK_TRY(nk_check_writable(arena));
     g->arena_bytes = nk_numel(arena);
     NK_CHECK_AT(g->arena_bytes >= FEWEST_BYTES, NK_VALUE_ERROR, arena, "%" PRId64 " bytes, expected at least %" PRId64,
@@ -48,6 +55,13 @@ static nk_status check_shape(const nk_tensor *t, int64_t rows, int64_t cols, con
 {
     NK_CHECK_AT(t->ndim == 2 && t->shape[0] == rows && t->shape[1] == cols, NK_VALUE_ERROR, t,
                 "shape %s, expected (%" PRId64 ", %" PRId64 "): %s", nk_shape_text(t).s, rows, cols, what);
+    return NK_OK;
+}
+
+static nk_status check_records(int64_t records, int32_t *checked)
+{
+    NK_CHECK(records >= -1 && records <= 1, NK_VALUE_ERROR, "records: %" PRId64 ", expected -1, 0 or 1", records);
+    *checked = (int32_t)records;
     return NK_OK;
 }
 
@@ -68,8 +82,8 @@ nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec)
     nk_settings own;
     nk_peer_reduce_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
-    NK_TRY(check_whole(partial, NK_FLOATS, peers));
-    NK_TRY(check_whole(out, NK_FLOATS, peers));
+    NK_TRY(check_aligned(partial, NK_FLOATS, peers));
+    NK_TRY(check_aligned(out, NK_FLOATS, peers));
     NK_TRY(nk_check_writable(out));
     NK_CHECK_AT(nk_numel(partial) % 8 == 0, NK_VALUE_ERROR, partial, "%" PRId64 " elements, expected a multiple of 8",
                 nk_numel(partial));
@@ -102,11 +116,11 @@ static nk_status check_ids(const nk_tensor *ids, int64_t experts, const nk_peer_
 }
 
 /* Rows of each rank's tokens, at least n. */
-static nk_status check_rows(const nk_tensor *t, int64_t rows, int64_t n, const nk_peer_group *g, int64_t *room)
+static nk_status check_room_of(const nk_tensor *t, int64_t rows, int64_t n, const nk_peer_group *g, int64_t *room)
 {
     *room = rows / g->world;
     NK_CHECK_AT(rows % g->world == 0 && *room >= n, NK_VALUE_ERROR, t,
-                "room for %" PRId64 " tokens, expected a multiple of %" PRId32 " ranks and at least %" PRId64 " of each",
+                "room for %" PRId64 " tokens, expected a multiple of %" PRId32 " ranks, at least %" PRId64 " of each",
                 rows, g->world, n);
     return NK_OK;
 }
@@ -115,8 +129,8 @@ static nk_status check_rows(const nk_tensor *t, int64_t rows, int64_t n, const n
 static nk_status check_sent(const nk_tensor *rows, int64_t n, const nk_tensor *out, int64_t all, const nk_tensor *first,
                             int64_t *bytes)
 {
-    NK_TRY(check_whole(rows, NK_DTYPE_BIT(NK_U8), first));
-    NK_TRY(check_whole(out, NK_DTYPE_BIT(NK_U8), first));
+    NK_TRY(check_aligned(rows, NK_DTYPE_BIT(NK_U8), first));
+    NK_TRY(check_aligned(out, NK_DTYPE_BIT(NK_U8), first));
     NK_TRY(nk_check_writable(out));
     NK_CHECK_AT(rows->ndim == 2 && rows->shape[0] == n && rows->shape[1] % ALIGNMENT == 0, NK_VALUE_ERROR, rows,
                 "shape %s, expected (%" PRId64 ", bytes), a multiple of %d", nk_shape_text(rows).s, n, ALIGNMENT);
@@ -136,7 +150,7 @@ nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec)
     NK_TRY(nk_check_writable(args->out_ids));
     p.n = ids->shape[0];
     const int64_t all = args->out_ids->ndim ? args->out_ids->shape[0] : 0;
-    NK_TRY(check_rows(args->out_ids, all, p.n, &p.group, &p.room));
+    NK_TRY(check_room_of(args->out_ids, all, p.n, &p.group, &p.room));
     NK_TRY(check_shape(args->out_ids, all, ids->shape[1], "as ids has columns"));
     NK_TRY(check_sent(args->tokens, p.n, args->out_tokens, all, peers, &p.token_bytes));
     NK_CHECK(!args->scales == !args->out_scales, NK_VALUE_ERROR, "out_scales: expected where scales are given");
@@ -156,6 +170,7 @@ nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec)
     p.out_tokens = args->out_tokens->data;
     p.out_scales = args->out_scales ? args->out_scales->data : NULL;
     p.out_ids = args->out_ids->data;
+    NK_TRY(check_records(args->records, &p.records));
     NK_TRY(prepare(p.device, exec, &own, &row));
     return p.room ? row->dispatch(&p, exec) : NK_OK;
 }
@@ -169,7 +184,7 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     nk_peer_combine_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
     NK_TRY(check_ids(ids, args->experts, &p.group, peers));
-    NK_TRY(check_whole(products, NK_FLOATS, peers));
+    NK_TRY(check_aligned(products, NK_FLOATS, peers));
     NK_CHECK_AT(products->ndim == 2 && products->shape[1] % 8 == 0, NK_VALUE_ERROR, products,
                 "shape %s, expected [P, H] with an H of a multiple of 8", nk_shape_text(products).s);
     p.n = ids->shape[0];
@@ -179,12 +194,12 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     NK_TRY(check_whole(row_of, NK_DTYPE_BIT(NK_I32), peers));
     NK_CHECK_AT(row_of->ndim == 1 && row_of->shape[0] % p.k == 0, NK_VALUE_ERROR, row_of,
                 "shape %s, expected [ranks room k] of a k of %" PRId32, nk_shape_text(row_of).s, p.k);
-    NK_TRY(check_rows(row_of, row_of->shape[0] / p.k, p.n, &p.group, &p.room));
-    NK_TRY(check_whole(args->weights, NK_DTYPE_BIT(NK_F32), peers));
+    NK_TRY(check_room_of(row_of, row_of->shape[0] / p.k, p.n, &p.group, &p.room));
+    NK_TRY(check_whole(args->weights, NK_FLOATS, peers));
     NK_TRY(check_shape(args->weights, p.n, p.k, "a weight for each of ids"));
     if (residual) NK_TRY(check_whole(residual, NK_FLOATS, peers));
     if (residual) NK_TRY(check_shape(residual, p.n, p.h, "that of the result"));
-    NK_TRY(check_whole(out, NK_FLOATS, peers));
+    NK_TRY(check_aligned(out, NK_FLOATS, peers));
     NK_TRY(nk_check_writable(out));
     NK_TRY(check_shape(out, p.n, p.h, "the rank's tokens"));
     const nk_tensor *others[] = {products, row_of, ids, args->weights, residual, peers, args->group.arena};
@@ -194,6 +209,8 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     p.row_of = row_of->data;
     p.ids = ids->data;
     p.weights = args->weights->data;
+    p.weight_dtype = args->weights->dtype;
+    p.weight_size = (int32_t)nk_dtype_size(p.weight_dtype);
     p.out = out->data;
     p.dtype = products->dtype;
     p.residual_dtype = residual ? residual->dtype : NK_F32;
@@ -201,6 +218,7 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     p.residual_size = (int32_t)nk_dtype_size(p.residual_dtype);
     p.out_size = (int32_t)nk_dtype_size(p.out_dtype);
     p.experts = (int32_t)args->experts;
+    NK_TRY(check_records(args->records, &p.records));
     NK_TRY(prepare(p.device, exec, &own, &row));
     return p.room && p.h ? row->combine(&p, exec) : NK_OK;
 }

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
-from ..nn.experts import NVFP4Experts, Operand, expert_ids
+from ..nn.experts import WEIGHTS, NVFP4Experts, Operand, expert_ids
 from ..nn.frozen import E4M3, InputQuant, choice
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
@@ -243,6 +243,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         a, sfa, local = memory.dispatch(a, sfa, ids, self.all_experts, room)
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(local, self.num_experts)
         products = self._products_of((a, sfa, None), x.dtype, sorted_rows, ids.shape[1], offsets)
+        weights = weights if weights.dtype in WEIGHTS else weights.float()
         args = products, row_of, ids, weights, residual, self.all_experts, x.dtype
         return memory.combine(*args)
 

@@ -23,6 +23,8 @@ FIXED_BYTES = 17 << 20
 """Of an arena: no less than its header and records take. The rest is for calls, in two halves."""
 ARENA_BYTES = 64 << 20
 """To begin with."""
+MOST_OF_A_SUM = 128 << 20
+"""Bytes, for which an arena grows."""
 SECONDS = 60.0
 """How long a kernel waits for another rank."""
 ALIGNMENT = 16
@@ -53,7 +55,8 @@ class PeerMemory:
         self._seconds = SECONDS
         self._kept: list[Any] = []
         self._use(addresses, arena, handle)
-        _ALL[id(self)] = self
+        self._key = id(self)  # by which compiled code finds it
+        _ALL[self._key] = self
 
     def _use(self, addresses: list[int], arena: Tensor, handle: Any) -> None:
         """Takes an arena. Graphs may still use those before it, so all are kept."""
@@ -113,21 +116,30 @@ class PeerMemory:
         shots: 1, all send everything to all; 2, each adds up its share; 0, what is faster.
         """
         if torch.compiler.is_compiling():
-            summed: Tensor = _all_reduce(partial, id(self), dtype, shots)
+            summed: Tensor = _all_reduce(partial, self._key, dtype, shots)
             return summed
         self.check()
         n = partial.numel()
-        flat = partial.reshape(-1)
-        if n % ELEMENTS or flat.data_ptr() % ALIGNMENT:
-            flat = partial.new_zeros(_padded(n))
-            flat[:n].copy_(partial.reshape(-1))
+        flat = _aligned(partial.reshape(-1))
+        if n % ELEMENTS:
+            flat = torch.nn.functional.pad(flat, (0, _padded(n) - n))
         out = torch.empty(_padded(n), dtype=dtype, device=partial.device)
+        need = min(n * (partial.element_size() + out.element_size()) + 4096, MOST_OF_A_SUM)
+        if not (partial.is_cuda and torch.cuda.is_current_stream_capturing()):
+            self.reserve(need)  # a sum that has no room goes in several
         if n:
             _C._peer_reduce(self.peers, self.arena, self.rank, flat, out, shots)
         return out[:n].view(partial.shape)
 
     def dispatch(
-        self, a: Tensor, scales: Tensor | None, ids: Tensor, experts: int, room: int
+        self,
+        a: Tensor,
+        scales: Tensor | None,
+        ids: Tensor,
+        experts: int,
+        room: int,
+        *,
+        records: int = -1,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """What experts of this rank get of all ranks' tokens: (a, scales, ids), a row for each of
         `room` tokens of each rank.
@@ -135,13 +147,15 @@ class PeerMemory:
         a: [n, ..] and scales: [n, ..], what is sent of a token; rows of a multiple of 16 bytes.
         ids: int32 [n, k], of all experts. In the result they are numbers among the rank's own, or
             -1. A row where all are -1 holds anything.
+        records: 1 or 0 says whether bytes go as records, see csrc/cuda/peer_records.cuh; -1: where
+            that is faster.
         """
         if torch.compiler.is_compiling():
-            got, sf, local = _dispatch(a, scales, ids, id(self), experts, room)
+            got, sf, local = _dispatch(a, scales, ids, self._key, experts, room)
             return got, None if scales is None else sf, local
         self.check()
         parts = [a] if scales is None else [a, scales]
-        rows = [each.contiguous().view(torch.uint8) for each in parts]
+        rows = [_aligned(each.contiguous()).view(torch.uint8) for each in parts]
         ids_bytes = -(-4 * ids.shape[1] // ALIGNMENT) * ALIGNMENT
         self.reserve(self.world * room * (sum(each.shape[1] for each in rows) + ids_bytes))
         outs = [each.new_empty(self.world * room, each.shape[1]) for each in rows]
@@ -149,7 +163,7 @@ class PeerMemory:
         none = [None] * (2 - len(rows))
         _C._peer_dispatch(
             self.peers, self.arena, self.rank, *rows, *none, ids.contiguous(), experts,
-            *outs, *none, local,
+            *outs, *none, local, records,
         )  # fmt: skip
         got, *sf = (out.view(each.dtype) for out, each in zip(outs, parts, strict=True))
         return got, sf[0] if sf else None, local
@@ -163,14 +177,16 @@ class PeerMemory:
         residual: Tensor | None,
         experts: int,
         dtype: torch.dtype,
+        *,
+        records: int = -1,
     ) -> Tensor:
         """[n, H], what nvfp4kern.combine gives on one GPU with all experts.
 
         products: [P, H] of this rank's experts. row_of: of the ids that dispatch gave.
-        ids, weights, residual: of the rank's own tokens.
+        ids, weights, residual: of the rank's own tokens. records: as in dispatch.
         """
         if torch.compiler.is_compiling():
-            args = (products, row_of, ids, weights, residual, id(self), experts, dtype)
+            args = (products, row_of, ids, weights, residual, self._key, experts, dtype)
             summed: Tensor = _combine(*args)
             return summed
         self.check()
@@ -179,14 +195,18 @@ class PeerMemory:
         out = products.new_empty(len(ids), products.shape[1], dtype=dtype)
         _C._peer_combine(
             self.peers, self.arena, self.rank, products, row_of, ids.contiguous(),
-            weights.float().contiguous(), None if residual is None else residual.contiguous(),
-            experts, out,
+            weights.contiguous(), None if residual is None else residual.contiguous(),
+            experts, out, records,
         )  # fmt: skip
         return out
 
 
 _ALL: WeakValueDictionary[int, PeerMemory] = WeakValueDictionary()
 _OF_GROUPS: WeakKeyDictionary[Any, dict[int, PeerMemory | str]] = WeakKeyDictionary()
+
+
+def _aligned(whole: Tensor) -> Tensor:
+    return whole.clone() if whole.data_ptr() % ALIGNMENT else whole
 
 
 def _padded(n: int) -> int:
@@ -196,7 +216,7 @@ def _padded(n: int) -> int:
 @torch.library.custom_op("nvfp4kern_distributed::all_reduce", mutates_args=())
 def _all_reduce(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) -> Tensor:
     """What compiled code calls."""
-    return _ALL[memory].all_reduce(partial, dtype, shots=shots).clone()
+    return _ALL[memory].all_reduce(partial, dtype, shots=shots)
 
 
 @_all_reduce.register_fake

@@ -112,7 +112,7 @@ def alone(shots):
     return found, group.word.tolist(), group.bytes_of(1)[:16].view(np.uint32).tolist()
 
 
-def experts(world, room, k, h, total, scaled, dtype):
+def experts(world, room, k, h, total, scaled, dtype, records):
     """Whether every rank gets the tokens that its experts are to have, and then what combine gives
     of all experts' products.
 
@@ -126,7 +126,8 @@ def experts(world, room, k, h, total, scaled, dtype):
     tokens = [torch.randint(0, 256, (m, h), generator=draw).byte() for m in n]
     scales = [t[:, : h // 16].contiguous() if scaled else None for t in tokens]
     ids = [torch.randint(-1, total + 1, (m, k), generator=draw).int() for m in n]
-    weights = [torch.randn(m, k, generator=draw) for m in n]
+    kinds = [torch.float32, torch.bfloat16, torch.float16]
+    weights = [torch.randn(m, k, generator=draw).to(kinds[r % 3]) for r, m in enumerate(n)]
     residual = [torch.randn(m, h, generator=draw) if r % 2 else None for r, m in enumerate(n)]
     whole = {}  # (rank, token, selection) -> its product
     gpu = [None if each is None else each.cuda() for each in scales]
@@ -147,7 +148,7 @@ def experts(world, room, k, h, total, scaled, dtype):
         sf = torch.full((rows, h // 16), 0xFF, dtype=torch.uint8, device="cuda") if scaled else None
         local = torch.full((rows, k), 77, dtype=torch.int32, device="cuda")
         args = group.peers, group.arenas[rank], rank, tokens[rank].cuda(), gpu[rank]
-        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local)
+        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local, records)
         outs[rank] = out.cpu(), None if sf is None else sf.cpu(), local.cpu()
 
     again(dispatch)
@@ -183,11 +184,11 @@ def experts(world, room, k, h, total, scaled, dtype):
         out = torch.full((n[rank], h), torch.nan, dtype=DTYPES[dtype], device="cuda")
         extra = residual[rank] if residual[rank] is None else residual[rank].cuda()
         args = group.peers, group.arenas[rank], rank, products[rank].cuda(), row_of[rank].cuda()
-        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out)
+        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out, records)
         outs[rank] = out.cpu()
 
-    for arena in range(world):  # what dispatch has left is no launch of combine's
-        group.bytes_of(arena)[128:HEADER] = 0
+    for arena in range(world):  # what dispatch has left is of no launch of combine's
+        group.bytes_of(arena)[128 : HEADER + RECORDS] = 0
     again(combine)
     for rank in range(world):
         for t in range(n[rank]):
@@ -195,7 +196,7 @@ def experts(world, room, k, h, total, scaled, dtype):
             for j in range(k):
                 product = whole.get((rank, t, j))
                 if product is not None:
-                    total_of = total_of + weights[rank][t, j] * product.float()
+                    total_of = total_of + weights[rank][t, j].float() * product.float()
             if residual[rank] is not None:
                 total_of = total_of + residual[rank][t]
             found.append(torch.equal(outs[rank][t], total_of.to(DTYPES[dtype])))

@@ -57,10 +57,9 @@ def test_sums_and_waits():
 @pytest.mark.skipif(not (build.find_cc() and build.find_nvcc()), reason="no cc or no nvcc")
 def test_experts():
     need("sm80")
-    for case, (checked, right, word) in zip(
-        EXPERTS, told([("experts", case) for case in EXPERTS]), strict=True
-    ):
-        assert right == checked > 0 and word == [0], case
+    calls = [("experts", (*case, records)) for case in EXPERTS for records in (0, 1)]
+    for call, (checked, right, word) in zip(calls, told(calls), strict=True):
+        assert right == checked > 0 and word == [0], call
 
 
 def bad_calls():
@@ -103,3 +102,73 @@ def test_bad_arguments_are_refused(arguments, error, said):
     with pytest.raises(error) as raised:
         nvfp4kern._C._peer_reduce(**arguments)
     assert said in str(raised.value)
+
+
+def zeros(*shape, dtype=torch.uint8):
+    return torch.zeros(*shape, dtype=dtype)
+
+
+GROUP = {"peers": zeros(4, 2, dtype=torch.int32), "arena": zeros(32 << 20), "rank": 1}
+DISPATCH = GROUP | {
+    "tokens": zeros(3, 64),
+    "scales": zeros(3, 16),
+    "ids": zeros(3, 2, dtype=torch.int32),
+    "experts": 4,
+    "out_tokens": zeros(8, 64),
+    "out_scales": zeros(8, 16),
+    "out_ids": zeros(8, 2, dtype=torch.int32),
+}
+COMBINE = GROUP | {
+    "products": zeros(16, 32, dtype=torch.bfloat16),
+    "row_of": zeros(16, dtype=torch.int32),
+    "ids": zeros(3, 2, dtype=torch.int32),
+    "weights": zeros(3, 2, dtype=torch.float32),
+    "residual": zeros(3, 32, dtype=torch.float32),
+    "experts": 4,
+    "out": zeros(3, 32, dtype=torch.float16),
+}
+BAD = [
+    ("_peer_dispatch", "tokens", zeros(3, 60), ValueError, "a multiple of 16"),
+    ("_peer_dispatch", "tokens", zeros(4, 64), ValueError, "tokens: shape (4, 64), expected (3, "),
+    ("_peer_dispatch", "tokens", zeros(3, 64, dtype=torch.int32), TypeError, "tokens: dtype"),
+    ("_peer_dispatch", "scales", zeros(3, 20), ValueError, "scales: shape"),
+    ("_peer_dispatch", "scales", None, ValueError, "out_scales: expected where scales are given"),
+    ("_peer_dispatch", "out_scales", None, ValueError, "out_scales: expected where scales"),
+    ("_peer_dispatch", "ids", zeros(3, dtype=torch.int32), ValueError, "ids: shape (3,)"),
+    ("_peer_dispatch", "ids", zeros(5, 2, dtype=torch.int32), ValueError, "room for 8 tokens"),
+    ("_peer_dispatch", "ids", zeros(3, 3, dtype=torch.int32), ValueError, "out_ids: shape (8, 2)"),
+    ("_peer_dispatch", "experts", 1, ValueError, "experts: 1, expected one for each of 2 ranks"),
+    ("_peer_dispatch", "out_ids", zeros(7, 2, dtype=torch.int32), ValueError, "a multiple of 2"),
+    ("_peer_dispatch", "out_tokens", zeros(8, 48), ValueError, "expected (8, 64)"),
+    ("_peer_dispatch", "out_tokens", zeros(16, 64)[::2], ValueError, "out_tokens: strides"),
+    ("_peer_dispatch", "rank", 2, ValueError, "rank: 2, expected 0 to 1"),
+    ("_peer_combine", "products", zeros(16, 12, dtype=torch.float32), ValueError, "multiple of 8"),
+    (
+        "_peer_combine",
+        "products",
+        zeros(16, 40, dtype=torch.float32),
+        ValueError,
+        "residual: shape",
+    ),
+    ("_peer_combine", "row_of", zeros(15, dtype=torch.int32), ValueError, "row_of: shape (15,)"),
+    ("_peer_combine", "row_of", zeros(8, dtype=torch.int32), ValueError, "row_of: room for 4"),
+    ("_peer_combine", "weights", zeros(3, 2, dtype=torch.int32), TypeError, "weights: dtype"),
+    ("_peer_combine", "weights", zeros(3, 3, dtype=torch.float32), ValueError, "weights: shape"),
+    ("_peer_combine", "residual", zeros(2, 32, dtype=torch.float32), ValueError, "residual: shape"),
+    ("_peer_combine", "out", zeros(3, 40, dtype=torch.float16), ValueError, "out: shape (3, 40)"),
+    ("_peer_combine", "out", COMBINE["residual"], ValueError, "out: "),
+    ("_peer_combine", "ids", zeros(3, 0, dtype=torch.int32), ValueError, "ids: shape (3, 0)"),
+    ("_peer_dispatch", "records", 2, ValueError, "records: 2, expected -1, 0 or 1"),
+    ("_peer_combine", "records", -2, ValueError, "records: -2, expected -1, 0 or 1"),
+    ("_peer_combine", "experts", 2**40, ValueError, "experts: "),
+]
+
+
+@pytest.mark.parametrize("function, name, value, error, said", BAD)
+def test_bad_arguments_of_experts_are_refused(function, name, value, error, said):
+    good = {"_peer_dispatch": DISPATCH, "_peer_combine": COMBINE}[function]
+    with pytest.raises(error) as raised:
+        getattr(nvfp4kern._C, function)(**(good | {name: value}))
+    assert said in str(raised.value)
+    with pytest.raises(nvfp4kern.BackendError, match="cpu:0"):  # nothing else is wrong with it
+        getattr(nvfp4kern._C, function)(**good)

@@ -26,7 +26,7 @@ class HostKernels:
 
     @staticmethod
     def _peer_dispatch(
-        table, arena, rank, tokens, scales, ids, total, out_tokens, out_scales, out_ids
+        table, arena, rank, tokens, scales, ids, total, out_tokens, out_scales, out_ids, records
     ):
         world = dist.get_world_size()
         first, end = evenly(total, rank, world)
@@ -43,7 +43,9 @@ class HostKernels:
                 out_scales[rows][wanted] = sf[wanted]
 
     @staticmethod
-    def _peer_combine(table, arena, rank, products, row_of, ids, weights, residual, total, out):
+    def _peer_combine(
+        table, arena, rank, products, row_of, ids, weights, residual, total, out, records
+    ):
         world, (n, k) = dist.get_world_size(), ids.shape
         selections = len(row_of) // world
         found = torch.zeros(selections, products.shape[1], dtype=products.dtype)
@@ -51,9 +53,7 @@ class HostKernels:
             mine = rows[rank * selections : (rank + 1) * selections]
             found[mine >= 0] = theirs[mine[mine >= 0].long()]
         owned = torch.where((ids >= 0) & (ids < total), torch.arange(n * k).view(n, k), -1).int()
-        out.copy_(
-            nk.combine(found, owned.flatten(), weights, residual=residual, out_dtype=out.dtype)
-        )
+        nk.combine(found, owned.flatten(), weights, residual=residual, out=out)
 
 
 def use(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from exact_layers import ones
 from layers import filled
-from rank_cases import captured, own_columns, own_device, poisoned_empty, rank, routed
+from rank_cases import captured, compiled, own_columns, own_device, poisoned_empty, rank, routed
 
 from nvfp4kern import torch as nk
 from nvfp4kern.distributed import ExpertParallel, RowParallel
@@ -198,3 +198,17 @@ def row_over_hosts(layer, x, options):
         bias=mine.bias if rank() == 0 else None, out_dtype=options["reduce_dtype"] or x.dtype,
     )  # fmt: skip
     return y, in_order(host_peers.everyones(product), x.dtype)
+
+
+def compiled_over_hosts(whole, given, options):
+    """Whether torch.compile takes experts whole, and gives the same bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        host_peers.use(patch)
+        return compiled(ExpertParallel.slice_of(whole, **options), given)
+
+
+def compiled_row_over_hosts(layer, x):
+    with pytest.MonkeyPatch.context() as patch:
+        host_peers.use(patch)
+        mine = RowParallel.slice_of(layer)
+        return compiled(mine, (own_columns(x, mine),))

@@ -6,7 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from layers import activations, filled
-from peer_cases import over_hosts, row_over_hosts
+from peer_cases import (
+    compiled_over_hosts,
+    compiled_row_over_hosts,
+    over_hosts,
+    row_over_hosts,
+)
 from rank_cases import rank, routed
 
 from nvfp4kern.distributed import RowParallel, peers
@@ -145,3 +150,19 @@ def test_a_row_parallel_layer_over_peers_adds_in_order(team, reduce_dtype, out_f
     options = {"reduce_dtype": reduce_dtype}
     for got, want in team(3).run(row_over_hosts, layer, activations(5, 96), options):
         assert torch.equal(got, want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", ["own", "same"])
+@pytest.mark.parametrize("input_quant", [None, "dynamic"])
+def test_compiled_experts_over_peers(team, tokens, input_quant):
+    whole = filled(NVFP4Experts(256, 96, 4, input_quant=input_quant), 5)
+    ids, _ = routed(6, 4, 2, torch.Generator().manual_seed(2))
+    given = activations(6, 256), ids, torch.rand(6, 2)
+    assert team(2).run(compiled_over_hosts, whole, given, {"tokens": tokens}) == [True] * 2
+
+
+@pytest.mark.slow
+def test_a_compiled_row_parallel_layer_over_peers(team):
+    layer = filled(NVFP4Linear(96, 64, dtype=torch.bfloat16), 2)
+    assert team(2).run(compiled_row_over_hosts, layer, activations(5, 96)) == [True] * 2

@@ -10,12 +10,11 @@ PEER_REDUCE_KERNEL(sm80_peer_two_shot_fp16, two_shot, NK_F16)
 PEER_REDUCE_KERNEL(sm80_peer_two_shot_bf16, two_shot, NK_BF16)
 PEER_REDUCE_KERNEL(sm80_peer_two_shot_fp32, two_shot, NK_F32)
 
-PEER_COMBINE_KERNEL(sm80_peer_combine_fp16, NK_F16)
-PEER_COMBINE_KERNEL(sm80_peer_combine_bf16, NK_BF16)
-PEER_COMBINE_KERNEL(sm80_peer_combine_fp32, NK_F32)
-
-extern "C" __global__ void __launch_bounds__(PEER_THREADS, 1)
-    sm80_peer_dispatch(const __grid_constant__ nk_peer_dispatch_problem p)
-{
-    peer_dispatch(p);
-}
+PEER_DISPATCH_KERNEL(sm80_peer_dispatch_plain, false)
+PEER_DISPATCH_KERNEL(sm80_peer_dispatch_records, true)
+PEER_COMBINE_KERNEL(sm80_peer_combine_plain_fp16, NK_F16, false)
+PEER_COMBINE_KERNEL(sm80_peer_combine_plain_bf16, NK_BF16, false)
+PEER_COMBINE_KERNEL(sm80_peer_combine_plain_fp32, NK_F32, false)
+PEER_COMBINE_KERNEL(sm80_peer_combine_records_fp16, NK_F16, true)
+PEER_COMBINE_KERNEL(sm80_peer_combine_records_bf16, NK_BF16, true)
+PEER_COMBINE_KERNEL(sm80_peer_combine_records_fp32, NK_F32, true)
