@@ -45,8 +45,7 @@ def world():
     return dist.get_world_size()
 
 
-def us_of(step, samples):
-    """Microseconds a call, on the slowest rank."""
+def graph_of(step):
     for _ in range(3):
         step()
     torch.cuda.synchronize()
@@ -54,17 +53,26 @@ def us_of(step, samples):
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             step()
-    found = []
+    return graph
+
+
+def us_of(steps, samples):
+    """{name: microseconds a call, on the slowest rank} of {name: call}, which take turns, so that
+    all have the same clocks."""
+    graphs = {name: graph_of(step) for name, step in steps.items()}
+    found = {name: [] for name in steps}
     for _ in range(samples + 3):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(1000 * begin.elapsed_time(end) / CALLS)
-    own = torch.tensor(statistics.median(found[3:]), device="cuda")
-    dist.all_reduce(own, dist.ReduceOp.MAX)
-    return round(own.item(), 2)
+        for name, graph in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            found[name].append(1000 * begin.elapsed_time(end) / CALLS)
+    medians = [statistics.median(each[3:]) for each in found.values()]
+    slowest = torch.tensor(medians, device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return {name: round(us, 2) for name, us in zip(steps, slowest.tolist(), strict=True)}
 
 
 def all_agree(same, what):
@@ -91,15 +99,14 @@ def sums(shared, names, samples):
         own, total = everyones[rank()], torch.zeros(n, device="cuda")
         for each in everyones:
             total += each.float()
-        row = {"what": "all_reduce", "size": name}
+        steps = {"collective": partial(dist.all_reduce, own.clone())}
         for shots in (0, 1, 2):
             if shots == 1 and SIZES[name] > 1 << 21:
                 continue
             step = partial(shared.all_reduce, own, torch.bfloat16, shots=shots)
             all_agree(torch.equal(step(), total.bfloat16()), f"{name} in {shots} shots")
-            row["peer" if shots == 0 else f"peer, {shots} shots"] = us_of(step, samples)
-        row["collective"] = us_of(partial(dist.all_reduce, own.clone()), samples)
-        yield row
+            steps["peer" if shots == 0 else f"peer, {shots} shots"] = step
+        yield {"what": "all_reduce", "size": name} | us_of(steps, samples)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -149,12 +156,10 @@ def feed_forward(tokens, samples):
     for t in tokens:
         x = drawn(t, FEED_FORWARD[0], seed=t)
         want = whole(x)
-        row = {"what": "feed-forward 8192 x 28672", "tokens": t}
         for transport, layer in cut.items():
             all_agree(close(layer(x), want), f"feed-forward, {transport}, {t} tokens")
-            row[transport] = us_of(partial(layer, x), samples)
-        row["one GPU"] = us_of(partial(whole, x), samples)
-        yield row
+        steps = {name: partial(layer, x) for name, layer in (cut | {"one GPU": whole}).items()}
+        yield {"what": "feed-forward 8192 x 28672", "tokens": t} | us_of(steps, samples)
 
 
 def routed(t, experts, k, seed):
@@ -172,21 +177,19 @@ def experts(name, tokens, samples, shared=None):
         given = [(drawn(t, h, seed=r), *routed(t, e, k, r)) for r in range(world())]
         all_given = [torch.cat(parts) for parts in zip(*given, strict=True)]
         want = whole(*all_given)[rank() * t : (rank() + 1) * t]
-        row = {"what": name, "tokens a rank": t}
+        row, own = {"what": name, "tokens a rank": t}, given[rank()]
         for transport, layer in cut.items():
-            got = layer(*given[rank()])
+            got = layer(*own)
             all_agree(close(got, want), f"{name}, {transport}, {t} tokens")
             row[f"{transport}, bits of one GPU"] = torch.equal(got, want)
-            row[transport] = us_of(partial(layer, *given[rank()]), samples)
-        row["one GPU"] = us_of(partial(whole, *all_given), samples)
-        yield row
+        steps = {transport: partial(layer, *own) for transport, layer in cut.items()}
+        yield row | us_of(steps | {"one GPU": partial(whole, *all_given)}, samples)
         if shared is not None:
-            yield {"what": f"{name}, what travels", "tokens a rank": t} | travelling(
-                shared, cut["peer"], given[rank()], samples
-            )
+            what = {"what": f"{name}, what travels", "tokens a rank": t}
+            yield what | us_of(travelling(shared, cut["peer"], own), samples)
 
 
-def travelling(shared, layer, given, samples):
+def travelling(shared, layer, given):
     """The calls between ranks alone, of 16-bit tokens."""
     x, ids, weights = given
     total, (t, k), h = layer.all_experts, ids.shape, layer.hidden_size
@@ -195,14 +198,16 @@ def travelling(shared, layer, given, samples):
     products = drawn(world() * t * k, h, seed=3)
     combine = partial(shared.combine, products, row_of, ids, weights, None, total, x.dtype)
     everyones, own = products[: world() * t], torch.empty_like(x)
-    found = {}
-    for records, how in ((0, "plain"), (1, "records"))[: 2 if t * k * h <= 1 << 21 else 1]:
-        found[f"dispatch, {how}"] = us_of(partial(dispatch, records=records), samples)
-        found[f"combine, {how}"] = us_of(partial(combine, records=records), samples)
-    return found | {
-        "all_gather": us_of(lambda: dist.all_gather_into_tensor(everyones, x), samples),
-        "reduce_scatter": us_of(lambda: dist.reduce_scatter_tensor(own, everyones), samples),
+    steps = {
+        "all_gather": partial(dist.all_gather_into_tensor, everyones.clone(), x),
+        "reduce_scatter": partial(dist.reduce_scatter_tensor, own, everyones),
     }
+    for records, how in ((0, "plain"), (1, "records")):
+        if records and t * k * h > 1 << 21:
+            continue
+        steps[f"dispatch, {how}"] = partial(dispatch, records=records)
+        steps[f"combine, {how}"] = partial(combine, records=records)
+    return steps
 
 
 # -------------------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ from .cut import Cut, Slice, evenly
 from .peers import ALIGNMENT, TRANSPORTS, PeerMemory, Transport, choose, said
 
 Tokens: TypeAlias = Literal["own", "same"]
+MORE_BYTES = 3_600_000
+"""That peers may send more than collectives: those take 8 us longer, in which a GPU sends so many.
+Fitted to two H200s, see docs/distributed.md."""
 
 
 class ExpertParallel(Slice, NVFP4Experts):
@@ -51,7 +54,8 @@ class ExpertParallel(Slice, NVFP4Experts):
         that have one of its experts, and the experts' results come back one by one, so that the sum
         is that of one GPU with all experts, to the bit: reduce_dtype has no part in it. With
         tokens="same" the ranks' sums are added as RowParallel's are. Quantised tokens of an H that
-        is no multiple of 256 go by "collective".
+        is no multiple of 256 go by "collective". With "auto" and tokens="own" so do calls of so
+        many tokens that collectives, which send sums in place of products, are faster.
     group: of torch.distributed, None for all processes.
     input_quant, and what is not listed here: see NVFP4Experts. "token" wants tokens="same".
 
@@ -211,7 +215,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             x=x, top_k_weights=weights, gate_up_proj_bias=self.gate_up_proj_bias,
             up_proj_bias=self.up_proj_bias, down_proj_bias=self.down_proj_bias,
         )  # fmt: skip
-        if self.tokens == "own" and self.memory is not None:
+        if self.tokens == "own" and self.memory is not None and self._peers_are_faster(x, ids):
             return self._own_by_peers(self.memory, x, ids, weights, residual)
         if self.tokens == "own":
             summed = self._own(x, ids, weights)
@@ -228,6 +232,20 @@ class ExpertParallel(Slice, NVFP4Experts):
                 rounded = x.dtype if residual is None else torch.float32
                 summed = self.memory.all_reduce(partial, rounded)
         return (summed if residual is None else summed.float() + residual).to(x.dtype)
+
+    def _peers_are_faster(self, x: Tensor, ids: Tensor) -> bool:
+        """By how many bytes leave a rank, where each of k experts may be anybody's: the same on all
+        ranks. "peer" is always taken."""
+        if self.transport == "peer":
+            return True
+        k, others = ids.shape[1], self.world - 1
+        token = self._row_bytes(k, x.dtype)
+        product, summed = (
+            self.hidden_size * each.itemsize for each in (x.dtype, self.reduce_dtype or x.dtype)
+        )
+        reached = others * (1 - (1 - 1 / self.world) ** k)  # ranks that get a token
+        more = reached * token + k * others / self.world * product - others * (token + summed)
+        return self._room(len(x)) * more <= MORE_BYTES
 
     def _own_by_peers(
         self,

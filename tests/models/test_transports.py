@@ -14,7 +14,7 @@ from peer_cases import (
 )
 from rank_cases import rank, routed
 
-from nvfp4kern.distributed import RowParallel, peers
+from nvfp4kern.distributed import ExpertParallel, RowParallel, peers
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 
 GPUS = [("host", "a", "", "0"), ("host", "b", "", "1")]
@@ -166,3 +166,19 @@ def test_compiled_experts_over_peers(team, tokens, input_quant):
 def test_a_compiled_row_parallel_layer_over_peers(team):
     layer = filled(NVFP4Linear(96, 64, dtype=torch.bfloat16), 2)
     assert team(2).run(compiled_row_over_hosts, layer, activations(5, 96)) == [True] * 2
+
+
+@pytest.mark.parametrize(
+    "world, hidden, most", [(2, 2048, 293), (2, 7168, 83), (4, 2048, 326), (8, 2048, 1 << 20)]
+)
+def test_many_tokens_go_by_collectives_where_these_send_less(as_rank, world, hidden, most):
+    """With "auto" alone. `most` tokens of 8 experts are what peers take."""
+    as_rank(0, world)
+    auto = ExpertParallel(hidden, 16, 64, device="meta")
+    peer = ExpertParallel(hidden, 16, 64, device="meta")
+    peer.transport = "peer"
+    for tokens, faster in ((1, True), (most, True), (most + 1, most == 1 << 20)):
+        x = torch.empty(tokens, hidden, dtype=torch.bfloat16, device="meta")
+        ids = torch.empty(tokens, 8, dtype=torch.int32, device="meta")
+        assert auto._peers_are_faster(x, ids) is faster
+        assert peer._peers_are_faster(x, ids)
