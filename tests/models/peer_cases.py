@@ -1,9 +1,11 @@
 """What each rank of a team on GPUs runs over peer memory; see rank_cases.py."""
 
+import copy
 import os
 import signal
 import threading
 import time
+from functools import partial
 
 import host_peers
 import pytest
@@ -104,13 +106,17 @@ def row_bits(reduce_dtype, tokens, transport):
     return torch.equal(y, in_order(everyones, x.dtype)), repr(mine)
 
 
-def mixed(whole, tokens, k, replays):
+def mixed(whole, tokens, k, replays, records):
     """How often, of so many replays with other tokens and other experts, a rank's result had the
-    bits of one GPU with all experts. Each rank has three tokens less than the one before."""
+    bits of one GPU with all experts. Each rank has three tokens less than the one before. records:
+    as PeerMemory.dispatch has it."""
     device = own_device()
     whole = whole.to(device)
     mine = ExpertParallel.slice_of(whole, tokens_per_rank=tokens)
     assert repr(mine).endswith("transport='peer')")
+    mine.memory = copy.copy(mine.memory)  # with functions of its own
+    for name in ("dispatch", "combine"):
+        setattr(mine.memory, name, partial(getattr(mine.memory, name), records=records))
     last = rank() == dist.get_world_size() - 1
     n = max(tokens - 3 * rank(), 0)
     draw = torch.Generator().manual_seed(rank())
@@ -212,3 +218,9 @@ def compiled_row_over_hosts(layer, x):
         host_peers.use(patch)
         mine = RowParallel.slice_of(layer)
         return compiled(mine, (own_columns(x, mine),))
+
+
+def mixed_over_hosts(*args):
+    with pytest.MonkeyPatch.context() as patch:
+        host_peers.use(patch)
+        return mixed(*args)

@@ -57,11 +57,14 @@ def test_the_groups_own_collectives_can_be_asked_for(two):
 
 
 @pytest.mark.parametrize("input_quant", [None, "static", "dynamic"])
-@pytest.mark.parametrize("tokens, replays", [(2, 1000), (40, 200), (700, 20), (3000, 5)])
-def test_experts_give_one_gpus_bits(two, tokens, replays, input_quant):
+@pytest.mark.parametrize(
+    "tokens, replays, records",
+    [(2, 1000, 0), (2, 1000, 1), (40, 200, 0), (40, 200, 1), (700, 20, 1), (3000, 5, 0)],
+)
+def test_experts_give_one_gpus_bits(two, tokens, replays, records, input_quant):
     """Routing changes with each replay; one rank has fewer tokens than the other, or none."""
     whole = exact_experts(input_quant, 7, hidden=256)
-    for right in two.run(mixed, whole, tokens, 3, replays):
+    for right in two.run(mixed, whole, tokens, 3, replays, records):
         assert right == replays
 
 

@@ -5,10 +5,12 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+from exact_layers import exact_experts
 from layers import activations, filled
 from peer_cases import (
     compiled_over_hosts,
     compiled_row_over_hosts,
+    mixed_over_hosts,
     over_hosts,
     row_over_hosts,
 )
@@ -132,6 +134,12 @@ def test_experts_over_peers_have_one_gpus_bits(team, world, input_quant, biased)
     options = {"tokens_per_rank": 10}
     for got, want, said in team(world).run(over_hosts, whole, inputs, options):
         assert torch.equal(got, want) and said.endswith("transport='peer')")
+
+
+def test_what_gpus_run_is_right_of_experts(team):
+    """The function of test_peers_on_gpus.py."""
+    whole = exact_experts("dynamic", 7, hidden=256)
+    assert team(3).run(mixed_over_hosts, whole, 5, 3, 4, 1) == [4] * 3
 
 
 def test_an_odd_h_goes_by_collectives(team):
