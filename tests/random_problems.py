@@ -5,10 +5,10 @@
 
 On exact data the GPU must write the CPU's bytes, guards included; of some the oracle is asked, too
 (tests/drawn_cases.py). --routers draws calls of route instead, whose weights are approximations:
-the oracle says whether each token's are right, and its experts. Every second process uses three SMs, so that
-CTAs walk, and every second round over all tiles few rows at a time. A problem follows from the
-seed, the number of processes and its own number, which a failure shows. A GPU switches between
-processes: more of them than drawing keeps it busy are slower.
+the oracle says whether each token's are right, and its experts. Every second process uses three
+SMs, so that CTAs walk, and every second round over all tiles few rows at a time. A problem follows
+from the seed, the number of processes and its own number, which a failure shows. A GPU switches
+between processes: more of them than drawing keeps it busy are slower.
 --backend sm80 draws what sm90 has tiles for, and forces none. --backend cpu compares the CPU with
 itself: a test of this script.
 """
