@@ -272,9 +272,7 @@ def faster_than_ours(rows, machine):
     count = sum(map(len, found.values()))
     of_all = f"{count} of {sum(counts.values())} rows"
     said = f"- {machine}: [others](docs/benchmarks.md) are faster in {of_all}"
-    return fill(
-        f"{said}{': ' * bool(parts)}{', '.join(parts)}.", 120, subsequent_indent="  "
-    )
+    return fill(f"{said}{': ' * bool(parts)}{', '.join(parts)}.", 120, subsequent_indent="  ")
 
 
 def readme_slower(gpu, cpu, **_):
