@@ -266,15 +266,13 @@ def faster_than_ours(rows, machine):
             name = name.partition(",")[0].removesuffix(" indexed")
             found.setdefault((row["op"], name), []).append(ratio)
     parts = [
-        f"{name} {max(ratios):.1f} times in `{op}` ({len(ratios)} of {counts[op]})"
+        f"{name} up to {max(ratios):.2f} times in `{op}` ({len(ratios)} of {counts[op]})"
         for (op, name), ratios in sorted(found.items())
     ]
     count = sum(map(len, found.values()))
     of_all = f"{count} of {sum(counts.values())} rows"
     said = f"- {machine}: [others](docs/benchmarks.md) are faster in {of_all}"
-    return fill(
-        f"{said}{', at most ' * bool(parts)}{', '.join(parts)}.", 120, subsequent_indent="  "
-    )
+    return fill(f"{said}{': ' * bool(parts)}{', '.join(parts)}.", 120, subsequent_indent="  ")
 
 
 def readme_slower(gpu, cpu, **_):
@@ -297,7 +295,7 @@ def floor(row):
 
 OPERATORS = (
     "gemv", "gemm", "dual_gemm", "grouped_gemm", "grouped_dual_gemm", "route", "sort_by_expert",
-    "combine", "experts", "layer", "quantize",
+    "combine", "experts", "layer", "quantize", "dequantize",
 )  # fmt: skip
 BLOCKS = {name: of_operator(name) for name in OPERATORS} | {
     "readme": readme,

@@ -140,6 +140,6 @@ def test_what_is_faster_than_ours_is_counted_by_operator(monkeypatch):
     rows[2]["others"]["Humming indexed"]["median"] = 980.0
     found = " ".join(figures.faster_than_ours(rows, "A").split())
     assert found == (
-        "- A: [others](docs/benchmarks.md) are faster in 2 of 4 rows, at most Humming 2.0 times in "
-        "`gemm` (1 of 3), cuBLAS fp16 1.2 times in `gemm` (1 of 3)."
+        "- A: [others](docs/benchmarks.md) are faster in 2 of 4 rows: Humming up to 2.00 times in "
+        "`gemm` (1 of 3), cuBLAS fp16 up to 1.25 times in `gemm` (1 of 3)."
     )
