@@ -85,6 +85,12 @@ def bad_calls():
         ),
         ("peers", torch.zeros(67, 2, dtype=torch.int32), ValueError, "expected [ranks + 2, 2]"),
         ("peers", torch.zeros(4, 2), TypeError, "peers: dtype float32"),
+        (
+            "peers",
+            torch.zeros(9, dtype=torch.int32)[1:].view(4, 2),
+            ValueError,
+            "peers: address",
+        ),
         ("rank", 2, ValueError, "rank: 2, expected 0 to 1"),
         ("rank", -1, ValueError, "rank: -1, expected 0 to 1"),
         ("arena", torch.zeros(64, dtype=torch.uint8), ValueError, "arena: 64 bytes, expected"),
