@@ -8,6 +8,8 @@
 #define ONE_SHOT_BYTES ((int64_t)1 << 20)
 #define FEW_THREADS 128
 
+static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
+
 static int64_t element_bytes(nk_dtype dtype) { return dtype == NK_F32 ? 4 : 2; }
 
 static int which_kernel(nk_dtype dtype) { return dtype == NK_F16 ? 0 : dtype == NK_BF16 ? 1 : 2; }
@@ -18,8 +20,7 @@ static cuda_grid grid_of(int64_t items)
     int32_t threads = FEW_THREADS;
     while (threads < PEER_THREADS && items > (int64_t)PEER_MOST_CTAS * threads)
         threads *= 2;
-    const int64_t ctas = nk_ceil_div(items, threads);
-    return (cuda_grid){.x = ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS, .threads = threads};
+    return (cuda_grid){.x = at_most(nk_ceil_div(items, threads)), .threads = threads};
 }
 
 /* What one launch takes of them. */
@@ -50,8 +51,6 @@ nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_redu
     }
     return NK_OK;
 }
-
-static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
 
 /* Of tokens, or of products: what goes as records where nobody says. None so far: of these kernels the simulator alone
  * has run those with records. */

@@ -15,7 +15,7 @@ typedef struct peer_launch {
     peer_header *header; /* this rank's */
     uint32_t epoch;
     bool failed;    /* before this launch */
-    uint64_t start; /* of a wait; 0: it has not looked at the clock yet */
+    uint64_t start; /* when it first looked at the clock, for all its waits together; 0: not yet */
 } peer_launch;
 
 __device__ inline uint8_t *arena_of(const nk_peer_group &g, int rank) { return (uint8_t *)g.peers[rank]; }
