@@ -10,7 +10,9 @@
  *
  * peers: int32 [ranks + 2, 2], of 64-bit numbers: the addresses of the ranks' arenas, that of a word of the host where
  *        1 + the rank that did not come in time is written (or 0: nowhere), and the time in nanoseconds.
- * arena: uint8 [bytes] of this rank, which began as zeros. All ranks' have the same size. */
+ * arena: uint8 [bytes] of this rank, which began as zeros. All ranks' have the same size.
+ *
+ * Both are aligned to 16 bytes. */
 typedef struct nk_peer_args {
     const nk_tensor *peers, *arena;
     int64_t rank;

@@ -8,18 +8,22 @@
 #define ONE_SHOT_BYTES ((int64_t)1 << 20)
 #define FEW_THREADS 128
 
+_Static_assert(FEW_THREADS >= NK_MOST_PEERS, "a thread of each CTA waits for each rank");
+
+static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
+
 static int64_t element_bytes(nk_dtype dtype) { return dtype == NK_F32 ? 4 : 2; }
 
 static int which_kernel(nk_dtype dtype) { return dtype == NK_F16 ? 0 : dtype == NK_BF16 ? 1 : 2; }
 
-/* As few threads as give each SM a CTA. The grid depends on sizes alone, since ranks may have different GPUs. */
+/* CTAs of few threads, so that many SMs have one; of more where PEER_MOST_CTAS are too few. The grid depends on sizes
+ * alone, since ranks may have different GPUs. */
 static cuda_grid grid_of(int64_t items)
 {
     int32_t threads = FEW_THREADS;
     while (threads < PEER_THREADS && items > (int64_t)PEER_MOST_CTAS * threads)
         threads *= 2;
-    const int64_t ctas = nk_ceil_div(items, threads);
-    return (cuda_grid){.x = ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS, .threads = threads};
+    return (cuda_grid){.x = at_most(nk_ceil_div(items, threads)), .threads = threads};
 }
 
 /* What one launch takes of them. */
@@ -50,8 +54,6 @@ nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_redu
     }
     return NK_OK;
 }
-
-static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
 
 /* Of tokens, or of products: what goes as records where nobody says. None so far: of these kernels the simulator alone
  * has run those with records. */

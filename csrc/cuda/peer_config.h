@@ -7,15 +7,18 @@
  * Two halves suffice, without a barrier between launches. A rank ends epoch e + 1 only once it has got something from
  * every other rank in that epoch. These send in e + 1 only behind the end of their epoch e, since launches of one
  * stream follow each other. So whoever writes in epoch e + 2 into a half of rank s comes behind the end of epoch e on
- * s, and nobody reads there any more what epoch e has left. */
+ * s, and nobody reads there any more what epoch e has left.
+ *
+ * A GPU may have room for fewer CTAs than a launch has, and starts them in their order then. The launch still ends,
+ * since CTA i waits for CTA i of the other ranks alone. */
 #ifndef NK_PEER_CONFIG_H
 #define NK_PEER_CONFIG_H
 
 #include "nk_format.h"
 #include "nk_peer.h"
 
-#define PEER_THREADS 512 /* of a CTA, at most */
-#define PEER_MOST_CTAS 128 /* of a launch; whatever SMs a GPU has, so many are resident at once */
+#define PEER_THREADS 512   /* of a CTA, at most */
+#define PEER_MOST_CTAS 128 /* of a launch */
 
 /* At the start of an arena, and zero before the first launch. The first four words are the rank's own. */
 typedef struct peer_header {

@@ -61,7 +61,7 @@ __device__ inline void copy_row(uint8_t *to, const uint8_t *from, int64_t bytes)
         *(uint4 *)(to + b) = *(const uint4 *)(from + b);
 }
 
-/* The same as records, whose 8 bytes are neighbours. */
+/* The same as records: record i has bytes 8 i .. 8 i + 7 of the row. */
 __device__ inline void send_row(uint4 *to, const uint8_t *from, int64_t bytes, uint32_t epoch)
 {
     for (int64_t i = threadIdx.x; i < bytes / 8; i += blockDim.x)

@@ -9,7 +9,7 @@
 
 #include "peer_wait.cuh"
 
-/* This rank's records from rank `from`, or where rank `from` writes in `arena`. */
+/* Where an arena has the launch's records of rank `from`, if each rank has `each` of them. */
 __device__ inline uint4 *records_of(uint8_t *arena, const peer_launch &l, int from, int64_t each)
 {
     return (uint4 *)(arena + peer_records_at(l.epoch & 1)) + from * each;

@@ -15,7 +15,7 @@ typedef struct peer_launch {
     peer_header *header; /* this rank's */
     uint32_t epoch;
     bool failed;    /* before this launch */
-    uint64_t start; /* of a wait; 0: it has not looked at the clock yet */
+    uint64_t start; /* when it first looked at the clock, for all its waits together; 0: not yet */
 } peer_launch;
 
 __device__ inline uint8_t *arena_of(const nk_peer_group &g, int rank) { return (uint8_t *)g.peers[rank]; }
@@ -49,6 +49,10 @@ __device__ inline bool gives_up(const nk_peer_group &g, peer_launch &l, int rank
     return true;
 }
 
+/* Whether a flag says that its rank is in this epoch, or in the next one already: it gets no further without this rank.
+ * Any other flag is of an epoch before, however many launches ago. */
+__device__ inline bool has_arrived(uint32_t flag, uint32_t epoch) { return flag - epoch <= 1; }
+
 /* Tells CTA blockIdx.x of all other ranks what this CTA's threads have written before, and waits until these CTAs have
  * told it the same of theirs. For all threads of a CTA, of which there are at least as many as ranks. False in all of
  * them where a rank has not come. */
@@ -63,7 +67,7 @@ __device__ inline bool exchange_arrivals(const nk_peer_group &g, peer_launch &l,
         peer_header *there = (peer_header *)arena_of(g, other);
         st_relaxed_sys(&there->arrived[phase][blockIdx.x][g.rank], l.epoch);
         const uint32_t *here = &l.header->arrived[phase][blockIdx.x][other];
-        for (int looks = 1; (int32_t)(ld_acquire_sys(here) - l.epoch) < 0; looks++) {
+        for (int looks = 1; !has_arrived(ld_acquire_sys(here), l.epoch); looks++) {
             if (!gives_up(g, l, other, looks)) continue;
             atomicOr(&missing[phase], 1);
             break;

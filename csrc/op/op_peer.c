@@ -34,7 +34,7 @@ static nk_status check_aligned(const nk_tensor *t, unsigned dtypes, const nk_ten
 static nk_status check_peers(const nk_peer_args *args, nk_peer_group *g)
 {
     const nk_tensor *peers = args->peers, *arena = args->arena;
-    NK_TRY(check_whole(peers, NK_DTYPE_BIT(NK_I32), peers));
+    NK_TRY(check_aligned(peers, NK_DTYPE_BIT(NK_I32), peers));
     NK_CHECK_AT(peers->ndim == 2 && peers->shape[1] == 2 && peers->shape[0] > 2 &&
                     peers->shape[0] <= NK_MOST_PEERS + 2,
                 NK_VALUE_ERROR, peers, "shape %s, expected [ranks + 2, 2] of 1 to %d ranks", nk_shape_text(peers).s,

@@ -22,6 +22,9 @@ SUMS = [
     (5, 8, "float32", "float32"),
 ]
 
+LONG_AGO = 2**31 + 6  # launches, after which what is as old looks new to a signed difference
+WRAPS = 2**32 - 2  # launches, after which the counter passes zero
+
 EXPERTS = [  # ranks, tokens of each at most, k, H, experts, with scale factors, dtype
     (1, 3, 2, 256, 4, True, "bfloat16"),
     (2, 1, 8, 512, 16, False, "bfloat16"),
@@ -46,12 +49,14 @@ def told(calls):
 def test_sums_and_waits():
     need("sm80")
     calls = [("sums", (*case, shots)) for case in SUMS for shots in (1, 2)]
-    calls += [("alone", (1,)), ("alone", (2,))]
-    *sums, one, two = told(calls)
-    for (world, *_), found in zip([c for c in SUMS for _ in range(2)], sums, strict=True):
-        assert found == [True] * 4 * world
-    for nan, word, header in (one, two):
-        assert nan == [True, True] and word[0] in (1, 3) and header == [2, 0, 1, *word]
+    calls += [("sums", (*SUMS[1], shots, WRAPS)) for shots in (1, 2)]
+    alone = [(shots, before) for before in (0, LONG_AGO) for shots in (1, 2)]
+    found = told(calls + [("alone", each) for each in alone])
+    for (_, (world, *_)), right in zip(calls, found, strict=False):
+        assert right == [True] * 4 * world
+    for (_, before), (nan, word, header) in zip(alone, found[len(calls) :], strict=True):
+        assert nan == [True, True] and word[0] in (1, 3)
+        assert header == [before + 2, 0, before + 1, *word]
 
 
 @pytest.mark.skipif(not (build.find_cc() and build.find_nvcc()), reason="no cc or no nvcc")
@@ -80,6 +85,12 @@ def bad_calls():
         ),
         ("peers", torch.zeros(67, 2, dtype=torch.int32), ValueError, "expected [ranks + 2, 2]"),
         ("peers", torch.zeros(4, 2), TypeError, "peers: dtype float32"),
+        (
+            "peers",
+            torch.zeros(9, dtype=torch.int32)[1:].view(4, 2),
+            ValueError,
+            "peers: address",
+        ),
         ("rank", 2, ValueError, "rank: 2, expected 0 to 1"),
         ("rank", -1, ValueError, "rank: -1, expected 0 to 1"),
         ("arena", torch.zeros(64, dtype=torch.uint8), ValueError, "arena: 64 bytes, expected"),
