@@ -301,7 +301,8 @@ def memory_of(group: Group = None) -> PeerMemory | str:
     if not dist.is_initialized():
         return "there is no process group"
     members = dist.group.WORLD if group is None else group
-    if "nccl" not in str(dist.get_backend(members)):
+    # get_backend() says "undefined" where init_process_group() was left to choose.
+    if "cuda:nccl" not in dist.get_backend_config(members):
         return "the group's backend is not NCCL"
     index = torch.cuda.current_device()
     known = _OF_GROUPS.setdefault(members, {})

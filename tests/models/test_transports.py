@@ -40,6 +40,25 @@ def test_gloo_has_no_peers(team):
         assert said == "transport: 'ring', expected one of 'auto', 'peer', 'collective'"
 
 
+@pytest.mark.parametrize(
+    "config, found",
+    [
+        ("cuda:nccl", "made"),
+        ("cpu:gloo,cuda:nccl", "made"),
+        ("cpu:gloo,cuda:gloo", "the group's backend is not NCCL"),
+    ],
+)
+def test_groups_whose_backend_for_gpus_is_nccl(config, found, monkeypatch):
+    """Also where init_process_group() has chosen it, of which get_backend() says "undefined"."""
+    group = type("Group", (), {})()
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "undefined")
+    monkeypatch.setattr(dist, "get_backend_config", {group: config}.get)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(peers, "_make", lambda *of: "made")
+    assert peers.memory_of(group) == found
+
+
 @pytest.fixture
 def torchs(monkeypatch):
     """What torch says of multicast; and the variable is as nobody has set it."""
