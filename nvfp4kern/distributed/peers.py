@@ -1,6 +1,7 @@
 """Memory of a group's GPUs that each of them reads and writes, and sums over it: NVLink or PCIe by
 plain addresses, on torch.distributed._symmetric_memory."""
 
+import itertools
 import os
 import socket
 from typing import Any, Literal, TypeAlias
@@ -55,7 +56,7 @@ class PeerMemory:
         self._seconds = SECONDS
         self._kept: list[Any] = []
         self._use(addresses, arena, handle)
-        self._key = id(self)  # by which compiled code finds it
+        self._key = next(_KEYS)  # by which compiled code finds it
         _ALL[self._key] = self
 
     def _use(self, addresses: list[int], arena: Tensor, handle: Any) -> None:
@@ -151,7 +152,7 @@ class PeerMemory:
             that is faster.
         """
         if torch.compiler.is_compiling():
-            got, sf, local = _dispatch(a, scales, ids, self._key, experts, room)
+            got, sf, local = _dispatch(a, scales, ids, self._key, experts, room, self.world)
             return got, None if scales is None else sf, local
         self.check()
         parts = [a] if scales is None else [a, scales]
@@ -201,6 +202,7 @@ class PeerMemory:
         return out
 
 
+_KEYS = itertools.count()
 _ALL: WeakValueDictionary[int, PeerMemory] = WeakValueDictionary()
 _OF_GROUPS: WeakKeyDictionary[Any, dict[int, PeerMemory | str]] = WeakKeyDictionary()
 
@@ -226,7 +228,13 @@ def _(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) -> Tensor:
 
 @torch.library.custom_op("nvfp4kern_distributed::dispatch", mutates_args=())
 def _dispatch(
-    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, room: int
+    a: Tensor,
+    scales: Tensor | None,
+    ids: Tensor,
+    memory: int,
+    experts: int,
+    room: int,
+    world: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     got, sf, local = _ALL[memory].dispatch(a, scales, ids, experts, room)
     return got, a.new_empty(0) if sf is None else sf, local
@@ -234,9 +242,15 @@ def _dispatch(
 
 @_dispatch.register_fake
 def _(
-    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, room: int
+    a: Tensor,
+    scales: Tensor | None,
+    ids: Tensor,
+    memory: int,
+    experts: int,
+    room: int,
+    world: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = _ALL[memory].world * room
+    rows = world * room
     sf = a.new_empty(0) if scales is None else scales.new_empty(rows, scales.shape[1])
     return a.new_empty(rows, a.shape[1]), sf, ids.new_empty(rows, ids.shape[1])
 
@@ -267,7 +281,7 @@ def _(
     experts: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    return products.new_empty(len(ids), products.shape[1], dtype=dtype)
+    return products.new_empty(ids.shape[0], products.shape[1], dtype=dtype)  # may be a symbol
 
 
 # -------------------------------------------------------------------------------------------------

@@ -15,10 +15,13 @@ from peer_cases import (
     row_over_hosts,
 )
 from rank_cases import rank, routed
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from nvfp4kern.distributed import ExpertParallel, RowParallel, peers
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 
+OPEN_ROWS = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
 GPUS = [("host", "a", "", "0"), ("host", "b", "", "1")]
 
 
@@ -193,6 +196,27 @@ def test_compiled_experts_over_peers(team, tokens, input_quant):
 def test_a_compiled_row_parallel_layer_over_peers(team):
     layer = filled(NVFP4Linear(96, 64, dtype=torch.bfloat16), 2)
     assert team(2).run(compiled_row_over_hosts, layer, activations(5, 96)) == [True] * 2
+
+
+def test_compiled_calls_leave_the_number_of_tokens_open():
+    """So that other numbers of tokens compile nothing anew."""
+    ops = torch.ops.nvfp4kern_distributed
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x, ids, weights = (
+        mode.from_tensor(torch.empty(5, n, dtype=dtype), symbolic_context=OPEN_ROWS)
+        for n, dtype in ((256, torch.bfloat16), (3, torch.int32), (3, torch.float32))
+    )
+    with mode:
+        tokens = x.shape[0]
+        sums = ops.all_reduce(x, 0, torch.float32, 0)
+        got, sf, local = ops.dispatch(x, None, ids, 0, 7, tokens, 4)
+        products = torch.empty(9, 256, dtype=torch.bfloat16)
+        y = ops.combine(products, local.flatten(), ids, weights, None, 0, 7, torch.float16)
+    assert sums.shape == x.shape and sums.dtype == torch.float32
+    for rows in (sums.shape[0], got.shape[0] // 4, local.shape[0] // 4, y.shape[0]):
+        assert isinstance(rows, torch.SymInt) and rows == tokens
+    assert (got.shape[1], local.shape[1], tuple(sf.shape)) == (256, 3, (0,))
+    assert y.shape[1] == 256 and y.dtype == torch.float16
 
 
 @pytest.mark.parametrize(
