@@ -4,6 +4,7 @@ plain addresses, on torch.distributed._symmetric_memory."""
 import itertools
 import os
 import socket
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -69,10 +70,12 @@ class PeerMemory:
     def reserve(self, nbytes: int) -> None:
         """Sees to room for so many bytes of one call. All ranks ask alike.
 
-        Where there is less, a larger arena is made, which waits for the device and for the others.
+        Where there is less, an arena with twice the room at least is made, which waits for the
+        device and for the others. So all arenas, which stay, take at most twice the last one.
         Raises RuntimeError where a graph is captured then: such a call comes once before, eagerly.
         """
-        if nbytes <= (self.arena.numel() - FIXED_BYTES) // 2:
+        room = (self.arena.numel() - FIXED_BYTES) // 2
+        if nbytes <= room:
             return
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -80,7 +83,10 @@ class PeerMemory:
                 "call once eagerly before"
             )
         group = None if self._group is None else self._group()
-        size = FIXED_BYTES + 2 * -(-nbytes // FIXED_BYTES) * FIXED_BYTES
+        if group is None:
+            said = f"peer memory has no room for a call of {nbytes} bytes"
+            raise RuntimeError(f"{said}, and its process group is gone")
+        size = FIXED_BYTES + 2 * -(-max(nbytes, 2 * room) // FIXED_BYTES) * FIXED_BYTES
         made = _shared(group, self.rank, self.world, self.arena.device, size)
         if isinstance(made, str):
             raise RuntimeError(f"peer memory of {size} bytes: {made}")
@@ -383,6 +389,16 @@ def _first(reasons: list[str]) -> str:
     return next((f"rank {i}: {why}" for i, why in enumerate(reasons) if why), "")
 
 
+def _on_all(call: Callable[[], Any], world: int, group: Group) -> tuple[Any, str]:
+    """(what call() gives, ""), or on all ranks (anything, why it has failed on the first one)."""
+    made, why = None, ""
+    try:
+        made = call()
+    except Exception as error:  # whatever torch or the driver say
+        why = f"{type(error).__name__}: {error}"
+    return made, _first(_told(why, world, group))
+
+
 def _make(group: Any, device: torch.device) -> PeerMemory | str:
     """All ranks get memory, or all the same reason."""
     rank, world = rank_and_world(group)
@@ -401,24 +417,27 @@ def _shared(
     group: Any, rank: int, world: int, device: torch.device, nbytes: int
 ) -> tuple[list[int], Tensor, Any] | str:
     """(the ranks' addresses, the own arena, torch's handle), or on all ranks why not."""
-    made, why = None, ""
-    try:
-        made = _rendezvous(group, rank, device, nbytes)
-    except Exception as error:  # whatever torch or the driver say
-        why = f"{type(error).__name__}: {error}"
-    torch.cuda.synchronize(device)  # the arena is zero before anybody is told that it is there
-    why = _first(_told(why, world, group))
-    return why if why or made is None else made
+    arena, why = _on_all(lambda: _arena(device, nbytes), world, group)
+    if why:  # nobody waits in rendezvous() for a rank that has no arena
+        return why
+    shared, why = _on_all(lambda: _rendezvous(group, rank, arena), world, group)
+    return why or shared
 
 
-def _rendezvous(
-    group: Any, rank: int, device: torch.device, nbytes: int
-) -> tuple[list[int], Tensor, Any]:
+def _arena(device: torch.device, nbytes: int) -> Tensor:
+    """Zero before anybody is told that it is there."""
     from torch._C._distributed_c10d import _SymmetricMemory
 
     # torch's own empty() may take it out of a pool, so that it begins anywhere in a shared block.
-    arena = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
+    arena: Tensor = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
     arena.zero_()
+    torch.cuda.synchronize(device)
+    return arena
+
+
+def _rendezvous(group: Any, rank: int, arena: Tensor) -> tuple[list[int], Tensor, Any]:
+    from torch._C._distributed_c10d import _SymmetricMemory
+
     handle = _SymmetricMemory.rendezvous(arena, group.group_name)
     if handle.multicast_ptr:
         raise RuntimeError("torch has used NVLink multicast")

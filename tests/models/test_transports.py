@@ -1,5 +1,6 @@
 """How the ranks' sums travel: which transport a group gets, and why, without a GPU."""
 
+import gc
 import os
 
 import pytest
@@ -103,11 +104,10 @@ def test_memory_that_torch_has_made_by_multicast_is_not_taken(torchs, monkeypatc
     class Handle:
         multicast_ptr = 4096
 
-    torchs[0].empty_strided_p2p = lambda size, stride, dtype, device: torch.empty(64)
     torchs[0].rendezvous = lambda arena, name: Handle
     group = type("Group", (), {"group_name": "g"})
     with pytest.raises(RuntimeError, match="^torch has used NVLink multicast$"):
-        peers._rendezvous(group, 0, torch.device("cuda", 0), 64)
+        peers._rendezvous(group, 0, torch.empty(64))
 
 
 def answered(reasons):
@@ -118,6 +118,52 @@ def answered(reasons):
 def test_one_ranks_reason_is_everyones(team):
     assert team(3).run(answered, ["", "no", "neither"]) == ["rank 1: no"] * 3
     assert team(3).run(answered, ["", "", ""]) == [""] * 3
+
+
+def without_an_arena(which):
+    """What all ranks say where one has no memory for an arena."""
+
+    def arena(device, nbytes):
+        if rank() == which:
+            raise MemoryError(f"{nbytes} bytes")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "_arena", arena)
+        patch.setattr(peers, "_rendezvous", lambda *of: "waited for the others")
+        return peers._shared(None, rank(), dist.get_world_size(), torch.device("cpu"), 64)
+
+
+def test_a_rank_without_an_arena_is_not_waited_for(team):
+    assert team(3).run(without_an_arena, 1) == ["rank 1: MemoryError: 64 bytes"] * 3
+    assert team(3).run(without_an_arena, None) == ["waited for the others"] * 3
+
+
+def test_arenas_grow_by_doubling_as_all_of_them_stay(monkeypatch):
+    group, asked = type("Group", (), {})(), []
+
+    def shared(of, rank, world, device, nbytes):
+        assert type(of).__name__ == "Group" and (rank, world) == (1, 2)
+        asked.append(nbytes)
+        return [0, 0], torch.empty(nbytes, dtype=torch.uint8), None
+
+    monkeypatch.setattr(peers, "_shared", shared)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    arena = torch.empty(peers.ARENA_BYTES, dtype=torch.uint8)
+    memory = peers.PeerMemory(1, [0, 0], arena, group=group)
+    mib = 1 << 20
+    for need in (1, 23 * mib, 24 * mib, 51 * mib, 52 * mib, 400 * mib):
+        memory.reserve(need)
+        assert memory.arena.numel() >= peers.FIXED_BYTES + 2 * need
+    assert asked == [(17 + 2 * room) * mib for room in (51, 102, 408)]
+    assert [kept[1].numel() for kept in memory._kept] == [64 * mib, *asked]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RuntimeError, match="while a graph is captured: call once eagerly"):
+            memory.reserve(500 * mib)
+    del group
+    gc.collect()
+    with pytest.raises(RuntimeError, match=f"a call of {500 * mib} bytes, and its process group"):
+        memory.reserve(500 * mib)
 
 
 def test_gpus_that_are_apart(monkeypatch):
