@@ -50,7 +50,7 @@ class PeerMemory:
     def __init__(
         self, rank: int, addresses: list[int], arena: Tensor, handle: Any = None, group: Any = None
     ) -> None:
-        self.rank, self.world = rank, len(addresses)
+        self.rank, self.world, self.device = rank, len(addresses), arena.device
         self._group = None if group is None else ref(group)
         self._failed = torch.zeros(1, dtype=torch.int32, pin_memory=arena.device.type == "cuda")
         self._seen = self._failed.numpy()
@@ -308,6 +308,14 @@ def choose(transport: Transport, group: Group) -> tuple[PeerMemory | None, str]:
     if transport == "peer":
         raise RuntimeError(f"transport: 'peer', but {found}")
     return None, found
+
+
+def of_call(memory: PeerMemory | None, transport: Transport, x: Tensor) -> PeerMemory | None:
+    """What a call with x uses. With "auto" tensors of another device go by collectives, which the
+    group may have for them."""
+    if memory is not None and transport == "auto" and x.device != memory.device:
+        return None
+    return memory
 
 
 def said(memory: PeerMemory | None, why_not: str) -> str:

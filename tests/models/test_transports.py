@@ -3,6 +3,7 @@
 import gc
 import os
 
+import host_peers
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from peer_cases import (
     over_hosts,
     row_over_hosts,
 )
-from rank_cases import rank, routed
+from rank_cases import own_columns, rank, routed
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -187,6 +188,32 @@ def test_a_rank_that_has_not_come():
         memory.seconds = 0
     memory.seconds = 2.5
     assert memory._numbers.tolist()[3] == 2_500_000_000
+
+
+def results_of(layer, experts, given):
+    x, ids, weights = given
+    row = RowParallel.slice_of(layer)
+    mixtures = [ExpertParallel.slice_of(experts, tokens=tokens) for tokens in ("own", "same")]
+    return [row(own_columns(x, row)), *(mine(x, ids, weights) for mine in mixtures)]
+
+
+def elsewhere_over_hosts(layer, experts, given):
+    """Whether layers whose peer memory is on another device than x give what collectives give."""
+    with pytest.MonkeyPatch.context() as patch:
+        memory = host_peers.use(patch)
+        memory.device = torch.device("cuda", 0)
+        memory.all_reduce = memory.dispatch = None  # nobody calls them
+        found = results_of(layer, experts, given)
+    return list(map(torch.equal, found, results_of(layer, experts, given)))
+
+
+def test_tensors_of_another_device_go_by_the_groups_collectives(team):
+    """A group may have gloo for CPUs beside NCCL."""
+    layer = filled(NVFP4Linear(256, 32), 1)
+    experts = filled(NVFP4Experts(256, 96, 4), 5)
+    ids, _ = routed(6, 4, 2, torch.Generator().manual_seed(2))
+    given = activations(6, 256), ids, torch.rand(6, 2)
+    assert team(2).run(elsewhere_over_hosts, layer, experts, given) == [[True] * 3] * 2
 
 
 @pytest.mark.parametrize("world", [2, 3])
