@@ -286,7 +286,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             self.agreed, x, self.world, self.group, layer=f"ExpertParallel of {self.tokens} tokens",
             tokens=tokens, dtype=x.dtype, k=k, tokens_per_rank=self.tokens_per_rank,
             reduce_dtype=self.reduce_dtype, input_quant=self.input_quant,
-            hidden_size=self.hidden_size, num_experts=self.all_experts,
+            hidden_size=self.hidden_size, num_experts=self.all_experts, transport=self.transport,
         )  # fmt: skip
 
     def _partial(

@@ -221,7 +221,7 @@ class RowParallel(_LinearSlice):
             self.agreed, x, self.world, self.group, layer="RowParallel",
             tokens=x.shape[:-1].numel(), dtype=x.dtype, reduce_dtype=self.reduce_dtype,
             input_quant=self.input_quant, in_features=self.whole_in_features,
-            out_features=self.out_features,
+            out_features=self.out_features, transport=self.transport,
         )  # fmt: skip
         memory = of_call(self.memory, self.transport, x)
         if memory is not None:
