@@ -128,7 +128,7 @@ def quantize(
 
 def dequantize(q: Any, *, scale_layout: str | None = None, out_dtype: Any = "float16") -> Any:
     """nvfp4kern.dequantize of an NVFP4, or of any tuple (data, scales, global_scale)."""
-    data, scales, global_scale, layout = _parts(tuple(q), None, scale_layout or q.scale_layout)
+    data, scales, global_scale, layout = _parts(q, None, scale_layout)
     result = jax.ShapeDtypeStruct((*data.shape[:-1], 2 * data.shape[-1]), jnp.dtype(out_dtype))
     return _call(
         "dequantize", result, data=data, scales=scales, global_scale=global_scale,

@@ -67,6 +67,21 @@ def test_quantize_makes_the_bytes_of_other_arrays_under_jit(device, dtype, layou
         np.testing.assert_array_equal(np.asarray(back), nk.dequantize(want, out_dtype="float32"))
 
 
+def test_what_a_tuple_does_not_say_is_given(device):
+    """A layout that is not the operand's is refused, also where the scales have as many bytes."""
+    x = jax.random.normal(jax.random.key(0), (128, K))
+    for layout in ("linear", "blocked"):
+        q = nkj.quantize(x, global_scale=0.25, scale_layout=layout)
+        want = np.asarray(nkj.dequantize(q))
+        np.testing.assert_array_equal(nkj.dequantize(tuple(q), scale_layout=layout), want)
+        other = "linear" if layout == "blocked" else "blocked"
+        for call in (nkj.dequantize, lambda q, **of: nkj.gemm(q, q, **of)):
+            with pytest.raises(ValueError, match=f"^scale_layout: '{other}', but .* '{layout}'$"):
+                call(q, scale_layout=other)
+    q = nkj.quantize(x)
+    np.testing.assert_array_equal(nkj.dequantize(tuple(q)), np.asarray(nkj.dequantize(q)))
+
+
 def test_a_layer_is_one_program(device):
     """With scales that are arrays, bfloat16, a bias and float4 codes."""
     x = jax.random.normal(jax.random.key(1), (M, K)).astype("bfloat16")
