@@ -1,5 +1,6 @@
 """JAX's programs: jax.ffi calls on the CPU, and on a GPU where JAX sees one."""
 
+import ctypes
 import functools
 
 import numpy as np
@@ -133,3 +134,32 @@ def test_workspace_comes_from_the_program_s_memory():
     assert made.data % 64 == 0 and made.sizes[:1] == [100] and len(call.taken) == 1
     with pytest.raises(TypeError, match="no nvfp4kern.addresses.Array can be made"):
         arrays.empty(Array(4096, "uint8", (1,), (CPU, 0)), "uint8", (1,), "out")
+
+
+def test_what_xla_says_of_its_failure_is_told():
+    """By an interface that stands in for XLA's, whose allocator has no memory."""
+    from nvfp4kern.jax import ffi
+
+    def answers(function):
+        made.append(ffi.FUNCTION(function))
+        return ctypes.cast(made[-1], ctypes.c_void_p).value
+
+    def error_message(address):
+        asked = ffi.ErrorMessage.from_address(address)
+        assert asked.error == 77 and asked.struct_size == ctypes.sizeof(asked)
+        asked.message = b"Out of memory"
+
+    def error_destroy(address):
+        destroyed.append(ffi.ErrorDestroy.from_address(address).error)
+
+    made, destroyed = [], []
+    call = object.__new__(ffi._Call)
+    call.device, call.taken, call.frame = (ffi.CUDA, 0), [], ffi.Frame()
+    call.api = ffi.Api(
+        allocate=answers(lambda address: 77),
+        error_message=answers(error_message),
+        error_destroy=answers(error_destroy),
+    )
+    with pytest.raises(RuntimeError, match="^XLA's allocate failed: Out of memory$"):
+        call.allocated("uint8", (100,))
+    assert destroyed == [77] and call.taken == []
