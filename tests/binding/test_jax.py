@@ -116,6 +116,10 @@ def test_wrong_calls_raise_and_gradients_are_refused(device):
         jax.jit(nkj.linear)(short, w).block_until_ready()
     with pytest.raises(ValueError, match="x: K = 24, expected a multiple of 16"):
         nkj.quantize(jnp.ones((2, 24)))
+    with pytest.raises(TypeError, match="^out_dtype: float64, expected one of int32, uint8, "):
+        nkj.dequantize(w, out_dtype="float64")
+    with pytest.raises(TypeError, match="^a: int16, expected one of int32, uint8, "):
+        nkj.gemm(x.astype("int16"), w)
     with pytest.raises(ValueError, match="differentiat"):
         jax.grad(lambda x: nkj.linear(x, w).sum())(x)
 
