@@ -2,6 +2,7 @@
 plain addresses, on torch.distributed._symmetric_memory."""
 
 import itertools
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class PeerMemory:
 
     @seconds.setter
     def seconds(self, seconds: float) -> None:
-        if not seconds > 0:
+        if not 0 < seconds < math.inf:
             raise ValueError(f"seconds: {seconds}, expected a positive number")
         self._seconds = seconds
         for numbers, *_ in self._kept:
@@ -358,7 +359,7 @@ def _why_not(device: torch.device, world: int) -> str:
 
         if multicast_is_on(device.index):
             return f"NVLink multicast is on in this process, see {NO_MULTICAST}"
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # all ranks must hear of it, or the others wait for this one
         return f"this torch has no symmetric memory: {error}"
     return ""
 

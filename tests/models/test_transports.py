@@ -99,6 +99,9 @@ def test_a_process_that_has_multicast_on_gets_collectives(torchs):
     said = peers._why_not(torch.device("cuda", 0), 2)
     assert said == f"NVLink multicast is on in this process, see {peers.NO_MULTICAST}"
     assert peers._why_not(torch.device("cuda", 0), 65) == "there are 65 ranks, more than 64"
+    torchs[0].has_multicast_support = lambda *of: 1 / 0
+    said = peers._why_not(torch.device("cuda", 0), 2)
+    assert said == "this torch has no symmetric memory: division by zero"
 
 
 def test_memory_that_torch_has_made_by_multicast_is_not_taken(torchs, monkeypatch):
@@ -184,8 +187,9 @@ def test_a_rank_that_has_not_come():
         memory.check()
     with pytest.raises(RuntimeError, match="^rank 1 of the group has not come within 60 s: "):
         memory.all_reduce(torch.zeros(8), torch.float32)
-    with pytest.raises(ValueError, match="^seconds: 0, expected a positive number$"):
-        memory.seconds = 0
+    for seconds in (0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"^seconds: {seconds}, expected a positive number$"):
+            memory.seconds = seconds
     memory.seconds = 2.5
     assert memory._numbers.tolist()[3] == 2_500_000_000
 
