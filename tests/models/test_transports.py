@@ -1,6 +1,7 @@
 """How the ranks' sums travel: which transport a group gets, and why, without a GPU."""
 
 import gc
+import math
 import os
 
 import host_peers
@@ -218,6 +219,31 @@ def test_tensors_of_another_device_go_by_the_groups_collectives(team):
     ids, _ = routed(6, 4, 2, torch.Generator().manual_seed(2))
     given = activations(6, 256), ids, torch.rand(6, 2)
     assert team(2).run(elsewhere_over_hosts, layer, experts, given) == [[True] * 3] * 2
+
+
+def where_collectives_send_less(experts, given, transport):
+    """How often a call's tokens go by peers, and whether its result is what collectives give."""
+    x, ids, weights = given
+    want = ExpertParallel.slice_of(experts)(x, ids, weights)
+    with pytest.MonkeyPatch.context() as patch:
+        memory, sent = host_peers.use(patch), []
+        patch.setattr(host_peers.experts, "MORE_BYTES", -math.inf)
+        mine = ExpertParallel.slice_of(experts, transport=transport)
+        dispatch = memory.dispatch
+        memory.dispatch = lambda *given: sent.append(1) or dispatch(*given)
+        same = torch.equal(mine(x, ids, weights), want)
+    return len(sent), same
+
+
+@pytest.mark.parametrize("transport, calls", [("auto", 0), ("peer", 1)])
+def test_a_call_goes_where_less_is_sent(team, transport, calls):
+    """One expert for each token, whose sum both round alike."""
+    experts = filled(NVFP4Experts(256, 96, 4), 5)
+    ids, _ = routed(6, 4, 1, torch.Generator().manual_seed(2))
+    given = activations(6, 256), ids, torch.ones(6, 1)
+    assert (
+        team(2).run(where_collectives_send_less, experts, given, transport) == [(calls, True)] * 2
+    )
 
 
 @pytest.mark.parametrize("world", [2, 3])
