@@ -23,9 +23,10 @@ DTYPES = {
 }
 """XLA_FFI_DataType of what operators take."""
 
+MAJOR = 0
 METADATA = 1
 INTERNAL = 13
-"""XLA_FFI_Extension_Metadata, XLA_FFI_Error_Code_INTERNAL."""
+"""XLA_FFI_API_MAJOR, XLA_FFI_Extension_Metadata, XLA_FFI_Error_Code_INTERNAL."""
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
@@ -143,14 +144,15 @@ class _Call:
 
 
 def _describe(frame: Any) -> bool:
-    """Whether XLA asked only for which version this is written: its own."""
+    """Whether XLA asked only for which version this is written: its own of 0.x. It refuses the
+    targets where its interface has another major number."""
     if not frame.extension_start:
         return False
     extension = ctypes.cast(frame.extension_start, POINTER(Extension)).contents
     if extension.type != METADATA:
         return False
     metadata, version = extension.metadata.contents, frame.api.contents.version
-    metadata.version.major, metadata.version.minor = version.major, version.minor
+    metadata.version.major, metadata.version.minor = MAJOR, version.minor
     metadata.traits = 0
     return True
 

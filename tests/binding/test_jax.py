@@ -167,3 +167,16 @@ def test_what_xla_says_of_its_failure_is_told():
     with pytest.raises(RuntimeError, match="^XLA's allocate failed: Out of memory$"):
         call.allocated("uint8", (100,))
     assert destroyed == [77] and call.taken == []
+
+
+def test_targets_are_of_version_0_whatever_xla_is():
+    """So XLA refuses them where its structs are others."""
+    from nvfp4kern.jax import ffi
+
+    metadata = ffi.Metadata(traits=7)
+    extension = ffi.Extension(type=ffi.METADATA, metadata=ctypes.pointer(metadata))
+    api = ffi.Api(version=ffi.Version(major=1, minor=9))
+    frame = ffi.Frame(api=ctypes.pointer(api), extension_start=ctypes.addressof(extension))
+    assert ffi._describe(frame) and metadata.traits == 0
+    assert (metadata.version.major, metadata.version.minor) == (0, 9)
+    assert not ffi._describe(ffi.Frame(api=ctypes.pointer(api)))
