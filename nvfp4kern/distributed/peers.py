@@ -159,7 +159,7 @@ class PeerMemory:
             that is faster.
         """
         if torch.compiler.is_compiling():
-            got, sf, local = _dispatch(a, scales, ids, self._key, experts, room, self.world)
+            got, sf, local = _dispatch(a, scales, ids, self._key, experts, self.world * room)
             return got, None if scales is None else sf, local
         self.check()
         parts = [a] if scales is None else [a, scales]
@@ -235,29 +235,17 @@ def _(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) -> Tensor:
 
 @torch.library.custom_op("nvfp4kern_distributed::dispatch", mutates_args=())
 def _dispatch(
-    a: Tensor,
-    scales: Tensor | None,
-    ids: Tensor,
-    memory: int,
-    experts: int,
-    room: int,
-    world: int,
+    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    got, sf, local = _ALL[memory].dispatch(a, scales, ids, experts, room)
+    shared = _ALL[memory]
+    got, sf, local = shared.dispatch(a, scales, ids, experts, rows // shared.world)
     return got, a.new_empty(0) if sf is None else sf, local
 
 
 @_dispatch.register_fake
 def _(
-    a: Tensor,
-    scales: Tensor | None,
-    ids: Tensor,
-    memory: int,
-    experts: int,
-    room: int,
-    world: int,
+    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = world * room
     sf = a.new_empty(0) if scales is None else scales.new_empty(rows, scales.shape[1])
     return a.new_empty(rows, a.shape[1]), sf, ids.new_empty(rows, ids.shape[1])
 

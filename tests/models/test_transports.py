@@ -1,5 +1,6 @@
 """How the ranks' sums travel: which transport a group gets, and why, without a GPU."""
 
+import copy
 import gc
 import math
 import os
@@ -193,6 +194,7 @@ def test_a_rank_that_has_not_come():
             memory.seconds = seconds
     memory.seconds = 2.5
     assert memory._numbers.tolist()[3] == 2_500_000_000
+    assert copy.deepcopy(memory) is memory
 
 
 def results_of(layer, experts, given):
@@ -312,7 +314,7 @@ def test_compiled_calls_leave_the_number_of_tokens_open():
     with mode:
         tokens = x.shape[0]
         sums = ops.all_reduce(x, 0, torch.float32, 0)
-        got, sf, local = ops.dispatch(x, None, ids, 0, 7, tokens, 4)
+        got, sf, local = ops.dispatch(x, None, ids, 0, 7, 4 * tokens)
         products = torch.empty(9, 256, dtype=torch.bfloat16)
         y = ops.combine(products, local.flatten(), ids, weights, None, 0, 7, torch.float16)
     assert sums.shape == x.shape and sums.dtype == torch.float32
