@@ -81,8 +81,10 @@ def _bytes(codes: Any) -> Any:
 
 
 def _array_or_number(value: Any) -> Any:
-    """float32 of an array, which others than JAX may have; numbers as they are."""
-    if value is None or isinstance(value, (int, float, str)):
+    """float32 of an array, which others than JAX may have; numbers as they are. np.float64 is
+    both, and an array here."""
+    is_number = isinstance(value, (int, float, str)) and not hasattr(value, "shape")
+    if value is None or is_number:
         return value
     return jnp.asarray(value, jnp.float32)
 

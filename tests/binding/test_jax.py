@@ -43,8 +43,10 @@ def test_gemm_and_gemv_are_right_to_the_bit_under_jit(device):
         found = call(*operands)
         assert found.devices() == {device} and found.dtype == jnp.float16
         np.testing.assert_array_equal(np.asarray(found), want)
-    found = nkj.gemm(*map(np.asarray, operands), alpha=np.float32(2))
-    np.testing.assert_array_equal(np.asarray(found), 2 * want)
+    for two in (2, np.float32(2), np.float64(2), jnp.full(1, 2, "float16")):
+        with jax.enable_x64(True):
+            found = nkj.gemm(*map(np.asarray, operands), alpha=two)
+        np.testing.assert_array_equal(np.asarray(found), 2 * want)
     a, b, sfa, sfb = operands
     found = jax.jit(nkj.gemv)(b, a[:1], sfb, sfa[:1])
     np.testing.assert_array_equal(np.asarray(found)[:, 0], want[0])
