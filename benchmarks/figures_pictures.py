@@ -119,5 +119,6 @@ def draw(gpu, only_check=False, also=None):
             FOLDER.mkdir(exist_ok=True)
             write(figure, path, mark)
         if also:
+            also.mkdir(parents=True, exist_ok=True)
             figure.savefig(also / f"{name}.png")
     return old

@@ -23,7 +23,7 @@ from .collectives import (
     refuse_gradients,
 )
 from .cut import Cut, Slice, evenly
-from .peers import ALIGNMENT, TRANSPORTS, PeerMemory, Transport, choose, said
+from .peers import ALIGNMENT, TRANSPORTS, PeerMemory, Transport, choose, of_call, said
 
 Tokens: TypeAlias = Literal["own", "same"]
 MORE_BYTES = 3_600_000
@@ -215,8 +215,9 @@ class ExpertParallel(Slice, NVFP4Experts):
             x=x, top_k_weights=weights, gate_up_proj_bias=self.gate_up_proj_bias,
             up_proj_bias=self.up_proj_bias, down_proj_bias=self.down_proj_bias,
         )  # fmt: skip
-        if self.tokens == "own" and self.memory is not None and self._peers_are_faster(x, ids):
-            return self._own_by_peers(self.memory, x, ids, weights, residual)
+        memory = of_call(self.memory, self.transport, x)
+        if self.tokens == "own" and memory is not None and self._peers_are_faster(x, ids):
+            return self._own_by_peers(memory, x, ids, weights, residual)
         if self.tokens == "own":
             summed = self._own(x, ids, weights)
         else:
@@ -226,11 +227,11 @@ class ExpertParallel(Slice, NVFP4Experts):
                 permutation = self._of_rank(sorted_rows, offsets, row_of)
             partial = self._partial(self._operand(x), weights, permutation, x.dtype)
             self._agree(x, len(x), ids.shape[1])
-            if self.memory is None:
+            if memory is None:
                 summed = reduced(partial, self.group)
             else:
                 rounded = x.dtype if residual is None else torch.float32
-                summed = self.memory.all_reduce(partial, rounded)
+                summed = memory.all_reduce(partial, rounded)
         return (summed if residual is None else summed.float() + residual).to(x.dtype)
 
     def _peers_are_faster(self, x: Tensor, ids: Tensor) -> bool:
@@ -285,7 +286,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             self.agreed, x, self.world, self.group, layer=f"ExpertParallel of {self.tokens} tokens",
             tokens=tokens, dtype=x.dtype, k=k, tokens_per_rank=self.tokens_per_rank,
             reduce_dtype=self.reduce_dtype, input_quant=self.input_quant,
-            hidden_size=self.hidden_size, num_experts=self.all_experts,
+            hidden_size=self.hidden_size, num_experts=self.all_experts, transport=self.transport,
         )  # fmt: skip
 
     def _partial(

@@ -13,7 +13,7 @@ from ..nn.linear import NVFP4Linear, autocast
 from ..nn.recipes import Recipe
 from .collectives import REDUCE_DTYPES, Group, agree, rank_and_world, reduced, refuse_gradients
 from .cut import Cut, Slice
-from .peers import TRANSPORTS, Transport, choose, said
+from .peers import TRANSPORTS, Transport, choose, of_call, said
 
 
 class _LinearSlice(Slice, NVFP4Linear):
@@ -162,7 +162,8 @@ class RowParallel(_LinearSlice):
         "peer"        each rank writes to the other GPUs' memory, of one host: see PeerMemory. All
             ranks construct the layer then. RuntimeError where that is not possible.
         "collective"  by the group's all_reduce.
-        "auto"        "peer" where it is possible. repr() says which it is, and why.
+        "auto"        "peer" where it is possible. repr() says which it is, and why. Tensors of
+            another device than the one whose memory is shared go by "collective".
 
     Parameters are those of NVFP4Linear: the rank's columns of weight, weight_scale and
     pre_quant_scale, the others whole. All ranks have the bias. Rank 0 of the group adds it to its
@@ -202,6 +203,7 @@ class RowParallel(_LinearSlice):
             row_scales=row_scales, device=device, dtype=dtype,
         )  # fmt: skip
         self.reduce_dtype = reduce_dtype
+        self.transport: Transport = transport
         cuts = {"weight": columns.per(2), "weight_scale": columns.per(SF_VEC)}
         cuts["pre_quant_scale"] = Cut(0, columns.whole, columns.ranges)
         self._cut(cuts, group, reduce_dtype=reduce_dtype, transport=transport, dtype=dtype)
@@ -219,10 +221,11 @@ class RowParallel(_LinearSlice):
             self.agreed, x, self.world, self.group, layer="RowParallel",
             tokens=x.shape[:-1].numel(), dtype=x.dtype, reduce_dtype=self.reduce_dtype,
             input_quant=self.input_quant, in_features=self.whole_in_features,
-            out_features=self.out_features,
+            out_features=self.out_features, transport=self.transport,
         )  # fmt: skip
-        if self.memory is not None:
-            return self.memory.all_reduce(partial, x.dtype)
+        memory = of_call(self.memory, self.transport, x)
+        if memory is not None:
+            return memory.all_reduce(partial, x.dtype)
         return reduced(partial, self.group).to(x.dtype)
 
     def extra_repr(self) -> str:

@@ -1,8 +1,11 @@
 """Memory of a group's GPUs that each of them reads and writes, and sums over it: NVLink or PCIe by
 plain addresses, on torch.distributed._symmetric_memory."""
 
+import itertools
+import math
 import os
 import socket
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -48,14 +51,14 @@ class PeerMemory:
     def __init__(
         self, rank: int, addresses: list[int], arena: Tensor, handle: Any = None, group: Any = None
     ) -> None:
-        self.rank, self.world = rank, len(addresses)
+        self.rank, self.world, self.device = rank, len(addresses), arena.device
         self._group = None if group is None else ref(group)
         self._failed = torch.zeros(1, dtype=torch.int32, pin_memory=arena.device.type == "cuda")
         self._seen = self._failed.numpy()
         self._seconds = SECONDS
         self._kept: list[Any] = []
         self._use(addresses, arena, handle)
-        self._key = id(self)  # by which compiled code finds it
+        self._key = next(_KEYS)  # by which compiled code finds it
         _ALL[self._key] = self
 
     def _use(self, addresses: list[int], arena: Tensor, handle: Any) -> None:
@@ -68,10 +71,12 @@ class PeerMemory:
     def reserve(self, nbytes: int) -> None:
         """Sees to room for so many bytes of one call. All ranks ask alike.
 
-        Where there is less, a larger arena is made, which waits for the device and for the others.
+        Where there is less, an arena with twice the room at least is made, which waits for the
+        device and for the others. So all arenas, which stay, take at most twice the last one.
         Raises RuntimeError where a graph is captured then: such a call comes once before, eagerly.
         """
-        if nbytes <= (self.arena.numel() - FIXED_BYTES) // 2:
+        room = (self.arena.numel() - FIXED_BYTES) // 2
+        if nbytes <= room:
             return
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -79,7 +84,10 @@ class PeerMemory:
                 "call once eagerly before"
             )
         group = None if self._group is None else self._group()
-        size = FIXED_BYTES + 2 * -(-nbytes // FIXED_BYTES) * FIXED_BYTES
+        if group is None:
+            said = f"peer memory has no room for a call of {nbytes} bytes"
+            raise RuntimeError(f"{said}, and its process group is gone")
+        size = FIXED_BYTES + 2 * -(-max(nbytes, 2 * room) // FIXED_BYTES) * FIXED_BYTES
         made = _shared(group, self.rank, self.world, self.arena.device, size)
         if isinstance(made, str):
             raise RuntimeError(f"peer memory of {size} bytes: {made}")
@@ -95,7 +103,7 @@ class PeerMemory:
 
     @seconds.setter
     def seconds(self, seconds: float) -> None:
-        if not seconds > 0:
+        if not 0 < seconds < math.inf:
             raise ValueError(f"seconds: {seconds}, expected a positive number")
         self._seconds = seconds
         for numbers, *_ in self._kept:
@@ -151,7 +159,7 @@ class PeerMemory:
             that is faster.
         """
         if torch.compiler.is_compiling():
-            got, sf, local = _dispatch(a, scales, ids, self._key, experts, room)
+            got, sf, local = _dispatch(a, scales, ids, self._key, experts, self.world * room)
             return got, None if scales is None else sf, local
         self.check()
         parts = [a] if scales is None else [a, scales]
@@ -201,6 +209,7 @@ class PeerMemory:
         return out
 
 
+_KEYS = itertools.count()
 _ALL: WeakValueDictionary[int, PeerMemory] = WeakValueDictionary()
 _OF_GROUPS: WeakKeyDictionary[Any, dict[int, PeerMemory | str]] = WeakKeyDictionary()
 
@@ -226,17 +235,17 @@ def _(partial: Tensor, memory: int, dtype: torch.dtype, shots: int) -> Tensor:
 
 @torch.library.custom_op("nvfp4kern_distributed::dispatch", mutates_args=())
 def _dispatch(
-    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, room: int
+    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    got, sf, local = _ALL[memory].dispatch(a, scales, ids, experts, room)
+    shared = _ALL[memory]
+    got, sf, local = shared.dispatch(a, scales, ids, experts, rows // shared.world)
     return got, a.new_empty(0) if sf is None else sf, local
 
 
 @_dispatch.register_fake
 def _(
-    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, room: int
+    a: Tensor, scales: Tensor | None, ids: Tensor, memory: int, experts: int, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = _ALL[memory].world * room
     sf = a.new_empty(0) if scales is None else scales.new_empty(rows, scales.shape[1])
     return a.new_empty(rows, a.shape[1]), sf, ids.new_empty(rows, ids.shape[1])
 
@@ -267,7 +276,7 @@ def _(
     experts: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    return products.new_empty(len(ids), products.shape[1], dtype=dtype)
+    return products.new_empty(ids.shape[0], products.shape[1], dtype=dtype)  # may be a symbol
 
 
 # -------------------------------------------------------------------------------------------------
@@ -290,6 +299,14 @@ def choose(transport: Transport, group: Group) -> tuple[PeerMemory | None, str]:
     return None, found
 
 
+def of_call(memory: PeerMemory | None, transport: Transport, x: Tensor) -> PeerMemory | None:
+    """What a call with x uses. With "auto" tensors of another device go by collectives, which the
+    group may have for them."""
+    if memory is not None and transport == "auto" and x.device != memory.device:
+        return None
+    return memory
+
+
 def said(memory: PeerMemory | None, why_not: str) -> str:
     """For repr()."""
     return f"transport='collective' ({why_not})" if memory is None else "transport='peer'"
@@ -301,7 +318,8 @@ def memory_of(group: Group = None) -> PeerMemory | str:
     if not dist.is_initialized():
         return "there is no process group"
     members = dist.group.WORLD if group is None else group
-    if "nccl" not in str(dist.get_backend(members)):
+    # get_backend() says "undefined" where init_process_group() was left to choose.
+    if "cuda:nccl" not in dist.get_backend_config(members):
         return "the group's backend is not NCCL"
     index = torch.cuda.current_device()
     known = _OF_GROUPS.setdefault(members, {})
@@ -329,7 +347,7 @@ def _why_not(device: torch.device, world: int) -> str:
 
         if multicast_is_on(device.index):
             return f"NVLink multicast is on in this process, see {NO_MULTICAST}"
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # all ranks must hear of it, or the others wait for this one
         return f"this torch has no symmetric memory: {error}"
     return ""
 
@@ -368,6 +386,16 @@ def _first(reasons: list[str]) -> str:
     return next((f"rank {i}: {why}" for i, why in enumerate(reasons) if why), "")
 
 
+def _on_all(call: Callable[[], Any], world: int, group: Group) -> tuple[Any, str]:
+    """(what call() gives, ""), or on all ranks (anything, why it has failed on the first one)."""
+    made, why = None, ""
+    try:
+        made = call()
+    except Exception as error:  # whatever torch or the driver say
+        why = f"{type(error).__name__}: {error}"
+    return made, _first(_told(why, world, group))
+
+
 def _make(group: Any, device: torch.device) -> PeerMemory | str:
     """All ranks get memory, or all the same reason."""
     rank, world = rank_and_world(group)
@@ -386,24 +414,27 @@ def _shared(
     group: Any, rank: int, world: int, device: torch.device, nbytes: int
 ) -> tuple[list[int], Tensor, Any] | str:
     """(the ranks' addresses, the own arena, torch's handle), or on all ranks why not."""
-    made, why = None, ""
-    try:
-        made = _rendezvous(group, rank, device, nbytes)
-    except Exception as error:  # whatever torch or the driver say
-        why = f"{type(error).__name__}: {error}"
-    torch.cuda.synchronize(device)  # the arena is zero before anybody is told that it is there
-    why = _first(_told(why, world, group))
-    return why if why or made is None else made
+    arena, why = _on_all(lambda: _arena(device, nbytes), world, group)
+    if why:  # nobody waits in rendezvous() for a rank that has no arena
+        return why
+    shared, why = _on_all(lambda: _rendezvous(group, rank, arena), world, group)
+    return why or shared
 
 
-def _rendezvous(
-    group: Any, rank: int, device: torch.device, nbytes: int
-) -> tuple[list[int], Tensor, Any]:
+def _arena(device: torch.device, nbytes: int) -> Tensor:
+    """Zero before anybody is told that it is there."""
     from torch._C._distributed_c10d import _SymmetricMemory
 
     # torch's own empty() may take it out of a pool, so that it begins anywhere in a shared block.
-    arena = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
+    arena: Tensor = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
     arena.zero_()
+    torch.cuda.synchronize(device)
+    return arena
+
+
+def _rendezvous(group: Any, rank: int, arena: Tensor) -> tuple[list[int], Tensor, Any]:
+    from torch._C._distributed_c10d import _SymmetricMemory
+
     handle = _SymmetricMemory.rendezvous(arena, group.group_name)
     if handle.multicast_ptr:
         raise RuntimeError("torch has used NVLink multicast")

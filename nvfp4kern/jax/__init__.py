@@ -2,7 +2,8 @@
 
 quantize, dequantize, gemm, gemv and linear are those of nvfp4kern for JAX arrays, and return new
 ones. Codes are uint8 [.., K/2], or float4_e2m1fn [.., K]; scale factors are float8_e4m3fn or uint8.
-Numbers and words are static, arrays are not. vmap makes one call after the other. There is no
+Numbers and words are static, arrays are not: each new number is another program, which is kept for
+ever, so a scale that changes is an array. vmap makes one call after the other. There is no
 gradient. A compiled program has a call of Python in it, which takes the GIL and some tens of
 microseconds on the host, and which jax.export cannot take along.
 """
@@ -45,9 +46,19 @@ def _target(operator: str, names: tuple[str, ...], options: tuple[tuple[str, Any
     return name
 
 
+def _dtype(name: str, dtype: Any) -> Any:
+    """One that operators know. TypeError where it is none."""
+    found = jnp.dtype(dtype)
+    if found.name not in ffi.DTYPES.values():
+        raise TypeError(f"{name}: {found.name}, expected one of {', '.join(ffi.DTYPES.values())}")
+    return found
+
+
 def _call(operator: str, results: Any, **given: Any) -> Any:
     """Arrays become operands of the program, all else a part of it."""
     arrays = {n: jnp.asarray(value) for n, value in given.items() if hasattr(value, "shape")}
+    for name, value in arrays.items():
+        _dtype(name, value.dtype)
     options = {name: value for name, value in given.items() if name not in arrays}
     options = {
         name: tuple(value) if isinstance(value, list) else value
@@ -70,8 +81,10 @@ def _bytes(codes: Any) -> Any:
 
 
 def _array_or_number(value: Any) -> Any:
-    """float32 of an array, which others than JAX may have; numbers as they are."""
-    if value is None or isinstance(value, (int, float, str)):
+    """float32 of an array, which others than JAX may have; numbers as they are. np.float64 is
+    both, and an array here."""
+    is_number = isinstance(value, (int, float, str)) and not hasattr(value, "shape")
+    if value is None or is_number:
         return value
     return jnp.asarray(value, jnp.float32)
 
@@ -79,7 +92,7 @@ def _array_or_number(value: Any) -> Any:
 def _result(like: Any, shape: tuple[int, ...], out_dtype: Any) -> Any:
     """A product's, whose dtype is that of 16-bit tokens unless out_dtype says otherwise."""
     of_tokens = like.dtype if like.dtype in (jnp.float16, jnp.bfloat16) else jnp.float16
-    return jax.ShapeDtypeStruct(shape, jnp.dtype(out_dtype or of_tokens))
+    return jax.ShapeDtypeStruct(shape, _dtype("out_dtype", out_dtype or of_tokens))
 
 
 def _parts(q: Any, scales: Any, layout: str | None) -> tuple[Any, Any, Any, str]:
@@ -128,11 +141,12 @@ def quantize(
 
 def dequantize(q: Any, *, scale_layout: str | None = None, out_dtype: Any = "float16") -> Any:
     """nvfp4kern.dequantize of an NVFP4, or of any tuple (data, scales, global_scale)."""
-    data, scales, global_scale, layout = _parts(tuple(q), None, scale_layout or q.scale_layout)
-    result = jax.ShapeDtypeStruct((*data.shape[:-1], 2 * data.shape[-1]), jnp.dtype(out_dtype))
+    data, scales, global_scale, layout = _parts(q, None, scale_layout)
+    dtype = _dtype("out_dtype", out_dtype)
+    result = jax.ShapeDtypeStruct((*data.shape[:-1], 2 * data.shape[-1]), dtype)
     return _call(
         "dequantize", result, data=data, scales=scales, global_scale=global_scale,
-        scale_layout=layout, out_dtype=jnp.dtype(out_dtype).name,
+        scale_layout=layout, out_dtype=dtype.name,
     )  # fmt: skip
 
 

@@ -23,9 +23,10 @@ DTYPES = {
 }
 """XLA_FFI_DataType of what operators take."""
 
+MAJOR = 0
 METADATA = 1
 INTERNAL = 13
-"""XLA_FFI_Extension_Metadata, XLA_FFI_Error_Code_INTERNAL."""
+"""XLA_FFI_API_MAJOR, XLA_FFI_Extension_Metadata, XLA_FFI_Error_Code_INTERNAL."""
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
@@ -36,6 +37,7 @@ def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
 
 Version = _struct("Version", ("major", c_int), ("minor", c_int))
 ErrorCreate = _struct("ErrorCreate", ("message", c_char_p), ("code", c_int))
+ErrorMessage = _struct("ErrorMessage", ("error", c_void_p), ("message", c_char_p))
 ErrorDestroy = _struct("ErrorDestroy", ("error", c_void_p))
 Buffer = _struct(
     "Buffer", ("dtype", c_int), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64))
@@ -90,12 +92,18 @@ class _Call:
 
     def ask(self, function: str, arguments: Any) -> Any:
         """Of XLA. RuntimeError where it answers with an error."""
-        arguments.struct_size = ctypes.sizeof(arguments)
-        if error := FUNCTION(getattr(self.api, function))(ctypes.addressof(arguments)):
-            destroy = ErrorDestroy(ctypes.sizeof(ErrorDestroy), error=error)
-            FUNCTION(self.api.error_destroy)(ctypes.addressof(destroy))
-            raise RuntimeError(f"XLA's {function} failed")
+        if error := self._call(function, arguments):
+            asked = ErrorMessage(error=error)
+            self._call("error_message", asked)
+            said = (asked.message or b"").decode(errors="replace")
+            self._call("error_destroy", ErrorDestroy(error=error))
+            raise RuntimeError(f"XLA's {function} failed: {said}")
         return arguments
+
+    def _call(self, function: str, arguments: Any) -> int | None:
+        arguments.struct_size = ctypes.sizeof(arguments)
+        answer: int | None = FUNCTION(getattr(self.api, function))(ctypes.addressof(arguments))
+        return answer
 
     def array(self, address: int | None, dtype: str, shape: tuple[int, ...]) -> Array:
         made = Array(address, dtype, shape, self.device)
@@ -132,20 +140,19 @@ class _Call:
                 self.ask("free", Free(ctx=taken.ctx, size=taken.size, data=taken.data))
 
     def error(self, message: str) -> int:
-        text = ErrorCreate(message=message.encode(), code=INTERNAL)
-        text.struct_size = ctypes.sizeof(text)
-        return FUNCTION(self.api.error_create)(ctypes.addressof(text))
+        return self._call("error_create", ErrorCreate(message=message.encode(), code=INTERNAL))
 
 
 def _describe(frame: Any) -> bool:
-    """Whether XLA asked only for which version this is written: its own."""
+    """Whether XLA asked only for which version this is written: its own of 0.x. It refuses the
+    targets where its interface has another major number."""
     if not frame.extension_start:
         return False
     extension = ctypes.cast(frame.extension_start, POINTER(Extension)).contents
     if extension.type != METADATA:
         return False
     metadata, version = extension.metadata.contents, frame.api.contents.version
-    metadata.version.major, metadata.version.minor = version.major, version.minor
+    metadata.version.major, metadata.version.minor = MAJOR, version.minor
     metadata.traits = 0
     return True
 

@@ -1,5 +1,6 @@
 """JAX's programs: jax.ffi calls on the CPU, and on a GPU where JAX sees one."""
 
+import ctypes
 import functools
 
 import numpy as np
@@ -42,8 +43,10 @@ def test_gemm_and_gemv_are_right_to_the_bit_under_jit(device):
         found = call(*operands)
         assert found.devices() == {device} and found.dtype == jnp.float16
         np.testing.assert_array_equal(np.asarray(found), want)
-    found = nkj.gemm(*map(np.asarray, operands), alpha=np.float32(2))
-    np.testing.assert_array_equal(np.asarray(found), 2 * want)
+    for two in (2, np.float32(2), np.float64(2), jnp.full(1, 2, "float16")):
+        with jax.enable_x64(True):
+            found = nkj.gemm(*map(np.asarray, operands), alpha=two)
+        np.testing.assert_array_equal(np.asarray(found), 2 * want)
     a, b, sfa, sfb = operands
     found = jax.jit(nkj.gemv)(b, a[:1], sfb, sfa[:1])
     np.testing.assert_array_equal(np.asarray(found)[:, 0], want[0])
@@ -65,6 +68,21 @@ def test_quantize_makes_the_bytes_of_other_arrays_under_jit(device, dtype, layou
         np.testing.assert_array_equal(np.asarray(made.global_scale), want.global_scale)
         back = jax.jit(lambda q: nkj.dequantize(q, out_dtype="float32"))(made)
         np.testing.assert_array_equal(np.asarray(back), nk.dequantize(want, out_dtype="float32"))
+
+
+def test_what_a_tuple_does_not_say_is_given(device):
+    """A layout that is not the operand's is refused, also where the scales have as many bytes."""
+    x = jax.random.normal(jax.random.key(0), (128, K))
+    for layout in ("linear", "blocked"):
+        q = nkj.quantize(x, global_scale=0.25, scale_layout=layout)
+        want = np.asarray(nkj.dequantize(q))
+        np.testing.assert_array_equal(nkj.dequantize(tuple(q), scale_layout=layout), want)
+        other = "linear" if layout == "blocked" else "blocked"
+        for call in (nkj.dequantize, lambda q, **of: nkj.gemm(q, q, **of)):
+            with pytest.raises(ValueError, match=f"^scale_layout: '{other}', but .* '{layout}'$"):
+                call(q, scale_layout=other)
+    q = nkj.quantize(x)
+    np.testing.assert_array_equal(nkj.dequantize(tuple(q)), np.asarray(nkj.dequantize(q)))
 
 
 def test_a_layer_is_one_program(device):
@@ -100,6 +118,10 @@ def test_wrong_calls_raise_and_gradients_are_refused(device):
         jax.jit(nkj.linear)(short, w).block_until_ready()
     with pytest.raises(ValueError, match="x: K = 24, expected a multiple of 16"):
         nkj.quantize(jnp.ones((2, 24)))
+    with pytest.raises(TypeError, match="^out_dtype: float64, expected one of int32, uint8, "):
+        nkj.dequantize(w, out_dtype="float64")
+    with pytest.raises(TypeError, match="^a: int16, expected one of int32, uint8, "):
+        nkj.gemm(x.astype("int16"), w)
     with pytest.raises(ValueError, match="differentiat"):
         jax.grad(lambda x: nkj.linear(x, w).sum())(x)
 
@@ -118,3 +140,45 @@ def test_workspace_comes_from_the_program_s_memory():
     assert made.data % 64 == 0 and made.sizes[:1] == [100] and len(call.taken) == 1
     with pytest.raises(TypeError, match="no nvfp4kern.addresses.Array can be made"):
         arrays.empty(Array(4096, "uint8", (1,), (CPU, 0)), "uint8", (1,), "out")
+
+
+def test_what_xla_says_of_its_failure_is_told():
+    """By an interface that stands in for XLA's, whose allocator has no memory."""
+    from nvfp4kern.jax import ffi
+
+    def answers(function):
+        made.append(ffi.FUNCTION(function))
+        return ctypes.cast(made[-1], ctypes.c_void_p).value
+
+    def error_message(address):
+        asked = ffi.ErrorMessage.from_address(address)
+        assert asked.error == 77 and asked.struct_size == ctypes.sizeof(asked)
+        asked.message = b"Out of memory"
+
+    def error_destroy(address):
+        destroyed.append(ffi.ErrorDestroy.from_address(address).error)
+
+    made, destroyed = [], []
+    call = object.__new__(ffi._Call)
+    call.device, call.taken, call.frame = (ffi.CUDA, 0), [], ffi.Frame()
+    call.api = ffi.Api(
+        allocate=answers(lambda address: 77),
+        error_message=answers(error_message),
+        error_destroy=answers(error_destroy),
+    )
+    with pytest.raises(RuntimeError, match="^XLA's allocate failed: Out of memory$"):
+        call.allocated("uint8", (100,))
+    assert destroyed == [77] and call.taken == []
+
+
+def test_targets_are_of_version_0_whatever_xla_is():
+    """So XLA refuses them where its structs are others."""
+    from nvfp4kern.jax import ffi
+
+    metadata = ffi.Metadata(traits=7)
+    extension = ffi.Extension(type=ffi.METADATA, metadata=ctypes.pointer(metadata))
+    api = ffi.Api(version=ffi.Version(major=1, minor=9))
+    frame = ffi.Frame(api=ctypes.pointer(api), extension_start=ctypes.addressof(extension))
+    assert ffi._describe(frame) and metadata.traits == 0
+    assert (metadata.version.major, metadata.version.minor) == (0, 9)
+    assert not ffi._describe(ffi.Frame(api=ctypes.pointer(api)))

@@ -208,6 +208,9 @@ DIFFER = {  # of rank 1: its input, its options, what rank 0 says
         {}, {"reduce_dtype": torch.float32},
         "reduce_dtype=torch.float32, here reduce_dtype=None",
     ),
+    "transport": (
+        {}, {"transport": "collective"}, "transport=collective, here transport=auto",
+    ),
     "several": ({"tokens": 4, "k": 1}, {}, "tokens=4, here tokens=5; k=1, here k=3"),
 }  # fmt: skip
 

@@ -281,8 +281,9 @@ def test_inputs_that_want_a_gradient_are_refused(as_rank, cls):
         (lambda x: x.half(), {}, "dtype=torch.float16, here dtype=torch.bfloat16"),
         (lambda x: x[1:], {}, "tokens=2, here tokens=3"),
         (lambda x: x, {"reduce_dtype": torch.float32}, "reduce_dtype=torch.float32, here reduce"),
+        (lambda x: x, {"transport": "collective"}, "transport=collective, here transport=auto"),
     ],
-    ids=["dtype", "tokens", "reduce_dtype"],
+    ids=["dtype", "tokens", "reduce_dtype", "transport"],
 )
 def test_ranks_that_disagree_are_refused_on_all_of_them(team, change, option, says):
     layer, x = filled(NVFP4Linear(64, 32, False), 1), activations(3, 64)
