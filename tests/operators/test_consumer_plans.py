@@ -1,5 +1,5 @@
-"""Which gemms consumer Blackwell takes by a gemv, of which of 16-bit tokens it divides K among CTAs,
-and what explain says of it."""
+"""Which gemms consumer Blackwell takes by a gemv, of which 16-bit ones it divides K among CTAs, and
+what explain says of it."""
 
 import pytest
 import torch
