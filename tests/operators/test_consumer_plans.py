@@ -1,4 +1,4 @@
-"""Which gemms consumer Blackwell takes by a gemv, which of 16-bit tokens it leaves to sm80, and
+"""Which gemms consumer Blackwell takes by a gemv, of which 16-bit ones it divides K among CTAs, and
 what explain says of it."""
 
 import pytest
@@ -23,11 +23,6 @@ def sms():
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
-def most_few():
-    """A tile for every fourth SM is one more."""
-    return (sms() - 1) // 4
-
-
 def plan_of(device, n, k, operator="gemm", m=16):
     a = torch.zeros(m, k, dtype=torch.bfloat16, device=device)
     b, sfb = (torch.zeros(n, k // x, dtype=torch.uint8, device=device) for x in (2, 16))
@@ -49,37 +44,43 @@ def test_tokens_without_room_are_no_gemv(device):
     assert plan_of(device, 14336, 14336, m=8)["kernel"] == "sm120_kind_f16_gemm_t16"
 
 
+def parts_of(plan):
+    return plan.get("split", 1)
+
+
 @pytest.mark.parametrize("operator, features", [("gemm", 128), ("dual_gemm", 64)])
-def test_few_long_tiles_are_sm80s(device, operator, features):
-    """48 steps are K of 3072."""
-    few = most_few() * features
-    plan = plan_of(device, few, 3072, operator)
-    assert plan["backend"] == "sm80" and plan["why"].startswith("stream-K: ")
-    assert "its tiles are few for the GPU" in plan["declined"]
-    for n, k in ((few + 1, 3072), (few, 3008)):
-        served = plan_of(device, n, k, operator)
-        assert served["kernel"] == f"sm120_kind_f16_{operator}_t16" and "declined" not in served
-        assert served["grid"] == -(-n // features)
-        # More or fewer tokens may be added in the other order.
-        assert not served["batch_invariant"]
+@pytest.mark.parametrize("k, most", [(256, 1), (512, 1), (1024, 4), (4096, 8), (16384, 16)])
+def test_few_tiles_divide_k(device, operator, features, k, most):
+    """A longer K among more CTAs, which save more than their sums cost."""
+    plan = plan_of(device, 2 * features, k, operator, m=9)
+    assert plan["kernel"] == f"sm120_kind_f16_{operator}_t16" and "declined" not in plan
+    assert parts_of(plan) == most and plan["grid"] == 2 * most
+    of_parts = 2 * (most * 16 * 128 * 4 + 8)  # sums, and a counter a tile
+    assert plan["workspace_bytes"] == (of_parts if most > 1 else 0)
+    assert plan["why"].startswith("tiles are few: K of each is divided") == (most > 1)
+    # More or fewer tokens may be added in another order.
+    assert not plan["batch_invariant"]
 
 
-def test_few_long_tiles_that_may_not_be_split_stay(device, monkeypatch):
+@pytest.mark.parametrize("operator, features", [("gemm", 128), ("dual_gemm", 64)])
+def test_parts_run_at_once(device, operator, features):
+    """Two CTAs fit on an SM."""
+    counts = [plan_of(device, tiles * features, 8192, operator) for tiles in (1, 9, sms() // 2)]
+    assert all(plan["grid"] <= 2 * sms() for plan in counts)
+    assert [parts_of(plan) for plan in counts] == sorted(map(parts_of, counts), reverse=True)
+    assert parts_of(plan_of(device, 2 * sms() * features, 8192, operator)) == 1
+
+
+def test_batch_invariant_calls_divide_nothing(device, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
         for operator in ("gemm", "dual_gemm"):
             plan = plan_of(device, 128, 4096, operator)
             assert plan["kernel"].startswith(f"sm120_kind_f16_{operator}_")
-            assert plan["batch_invariant"]
+            assert plan["batch_invariant"] and parts_of(plan) == 1
     monkeypatch.setenv("NVFP4KERN_TILE", "sm120/kind_f16:t64")
-    assert plan_of(device, 128, 4096)["kernel"] == "sm120_kind_f16_gemm_t64"
-
-
-def test_many_tokens_make_many_tiles(device):
-    """Those of 16 tokens count, whichever is chosen."""
-    m = 16 * (most_few() + 1)
-    plan = plan_of(device, 128, 4096, m=m)
-    assert plan["backend"] == "sm120" and plan["grid"] == -(-m // plan["tile_m"])
+    forced = plan_of(device, 128, 4096)
+    assert forced["kernel"] == "sm120_kind_f16_gemm_t64" and parts_of(forced) > 1
 
 
 @pytest.mark.parametrize("m, tile", [(16, "t16"), (4096, "t64")])

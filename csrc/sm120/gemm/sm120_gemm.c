@@ -36,7 +36,7 @@ static const sm120_mainloop mainloop = {
     .mma_k = SM120_GEMM_MMA_K, .mma_cycles = SM120_GEMM_MMA_CYCLES, .smem_bytes = sm120_gemm_smem_bytes};
 
 GEMM_FAMILY(sm120, gemm, NULL, SM120_GEMM_TILES, .kernel = sm120_gemm_kernel_of, .why_not = sm120_why_not,
-            SM120_SHARED_MEMBERS(&mainloop));
+            .schedules = 1, SM120_SHARED_MEMBERS(&mainloop));
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 /* The row                                                                                                          */

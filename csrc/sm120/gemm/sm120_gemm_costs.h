@@ -13,4 +13,7 @@
 #define SM120_GEMM_CTA_CYCLES 2000.0       /* assumed: a CTA's start and its first step */
 #define SM120_GEMM_TOKEN_CYCLES 16.0       /* assumed: of the epilogue, of a token of 128 features */
 
+/* Assumed: of a divided tile, three ways to L2 and back, for the last sums, the counter, and the sums to add. */
+#define SM120_GEMM_FIX_UP_CYCLES 3000.0
+
 #endif

@@ -40,6 +40,7 @@ typedef struct sm120_batch_tile {
 /* All of an OPERATOR but its weight rows and its epilogue, of FEATURES a tile. Tiles of the same weights are
  * neighbours, so that they find them in L2. */
 template <typename PROBLEM, int TILE_M, int WARPS_M, int FEATURES> struct sm120_batch_operator {
+    static constexpr bool DIVIDES = false;
     const PROBLEM &p;
     const sm120_gemm_scheduler &q;
     stream_k scheduler;
@@ -135,6 +136,8 @@ struct sm120_dual_gemm_operator : sm120_batch_operator<nk_dual_gemm_problem, TIL
 /* The same for tiles of groups or experts. */
 template <int TILE_M, int WARPS_M, int FEATURES>
 struct sm120_group_operator : group_tiles<TILE_M, FEATURES, 4 * WARPS_M> {
+    static constexpr bool DIVIDES = false;
+
     __device__ sm120_group_operator(const cuda_groups &q) : group_tiles<TILE_M, FEATURES, 4 * WARPS_M>(q, sm120_smem) {}
 
     __device__ const nk_operand &tokens(const group_tile &tile) const { return this->problem_of(tile).a; }

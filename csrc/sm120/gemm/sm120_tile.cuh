@@ -1,10 +1,12 @@
 /* A tile of 128 weight rows x TILE_M tokens, for the kernels of all operators and types of tokens.
  *
  * An OPERATOR (sm120_operators.cuh) says what an operator does with it:
- * - scheduler, tile_of(iter): the tiles, see cuda/stream_k.cuh; a tile is one iteration. A tile has .token and .end.
- * - tokens(tile): the operand that they are. k(tile): K.
+ * - scheduler, tile_of(iter): the tiles, see cuda/stream_k.cuh; a tile is one iteration, or its part. A tile has .token
+ *   and .end.
+ * - tokens(tile): the operand that they are. k(tile): K, of this CTA's part.
  * - weight(tile, i), token(tile, i): where row i of either begins; weight_sf_step, token_sf_step: from four scale
  *   factors of a row to the next four.
+ * - DIVIDES: K of a tile among CTAs. If so, completes(tile, sums): whether this one stores it; `sums` then are of all.
  * - row_scale(tile): its factors of tokens, and which of them a token has, row_scale_at(tile, token).
  * - store(staged, tile): the epilogue.
  *
@@ -35,7 +37,7 @@ template <class C> union sm120_memory {
     staged_tile<C::TILE_M, SM120_GEMM_TILE_N> sums;
 };
 
-/* All steps of a tile. Ends when no thread reads a stage any more. */
+/* All steps of a tile, or of a part of one. Ends when no thread reads a stage any more. */
 template <class C, typename OPERATOR, typename TILE>
 __device__ inline void sm120_mainloop(const OPERATOR &op, const TILE &tile, typename C::stage (&stages)[C::STAGES],
                                       int quads, int first_token, typename C::sums &sums)
@@ -73,6 +75,8 @@ __device__ inline void sm120_multiply_tile(const OPERATOR &op, const TILE &tile)
     typename C::sums sums = {};
     sm120_mainloop<C>(op, tile, s.stages, quads, first_token, sums);
     C::finish(sums);
+    if constexpr (OPERATOR::DIVIDES)
+        if (!op.completes(tile, sums)) return;
     const nk_row_scale scale = op.row_scale(tile);
 #pragma unroll
     for (int j = 0; j < TILES; j++) {

@@ -27,29 +27,12 @@ static cuda_kernel *sm120_f16_kernel_of(const gemm_desc *d, int config)
     return sm120_kernel_of(kernels[d->op], d, config);
 }
 
-/* Whether the tiles with fewest tokens leave most SMs idle for long. Batch-invariant calls may not split K. */
-static bool sm120_f16_has_few_tiles(const gemm_desc *d, const gemm_query *q)
-{
-    if ((d->op != GEMM && d->op != GEMM_DUAL) || q->batch_invariant || q->forced != NK_TILE_ANY) return false;
-    const int64_t tiles = sm120_tiles(d, &configs[SM120_KIND_F16_t16]);
-    return tiles * SM120_KIND_F16_SMS_OF_A_CTA < q->gpu->sms &&
-           d->gemm->k >= SM120_KIND_F16_LONG_STEPS * SM120_KIND_F16_STEP;
-}
-
-static const char *sm120_f16_why_not(const gemm_desc *d, const gemm_query *q)
-{
-    const char *why = sm120_why_not(d, q);
-    return !why && sm120_f16_has_few_tiles(d, q) ? "its tiles are few for the GPU, and long: stream-K divides them"
-                                                 : why;
-}
-
 static int32_t sm120_f16_smem_bytes(int tokens, int stages) { return SM120_KIND_F16_SMEM(tokens, stages); }
 
 static const sm120_mainloop mainloop = {.mma_k = SM120_KIND_F16_MMA_K,
                                         .mma_cycles = SM120_KIND_F16_MMA_CYCLES,
                                         .decode_cycles = SM120_KIND_F16_DECODE_CYCLES,
-                                        .smem_bytes = sm120_f16_smem_bytes,
-                                        .leaves_few_tiles = true};
+                                        .smem_bytes = sm120_f16_smem_bytes};
 
-GEMM_FAMILY(sm120, kind_f16, NULL, SM120_KIND_F16_TILES, .kernel = sm120_f16_kernel_of, .why_not = sm120_f16_why_not,
-            SM120_SHARED_MEMBERS(&mainloop));
+GEMM_FAMILY(sm120, kind_f16, NULL, SM120_KIND_F16_TILES, .kernel = sm120_f16_kernel_of, .why_not = sm120_why_not,
+            .schedules = SM120_KIND_F16_MOST_PARTS, SM120_SHARED_MEMBERS(&mainloop));

@@ -22,6 +22,9 @@ enum {
 #define SM120_KIND_F16_STEP 64 /* elements of K: four scale factors, a word */
 #define SM120_KIND_F16_MMA_K 16
 
+/* CTAs that K of a tile is divided among, at most: more would add sums for longer than they save. */
+#define SM120_KIND_F16_MOST_PARTS 16
+
 /* struct kind_f16_stage of sm120_kind_f16_mainloop.cuh; sm120_multiply_tile() compares. */
 #define SM120_KIND_F16_STAGE_BYTES(tokens) \
     (SM120_GEMM_TILE_N * (SM120_KIND_F16_STEP / 2 + 4) + (tokens) * SM120_KIND_F16_STEP * 2)

@@ -9,10 +9,4 @@
  * scheduler has one warp, or two. */
 #define SM120_KIND_F16_DECODE_CYCLES 170.0
 
-/* Where there is less than a CTA for so many SMs, and a tile has so many steps, sm80's stream-K serves gemm and
- * dual_gemm. It takes a second launch of some 6 us (sm80_gemm_costs.h); a step takes 512 cycles or more, so 48 of them
- * take 10 us, of which four SMs in place of one save 7.7. */
-#define SM120_KIND_F16_SMS_OF_A_CTA 4
-#define SM120_KIND_F16_LONG_STEPS 48
-
 #endif

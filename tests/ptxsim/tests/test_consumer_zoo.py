@@ -24,15 +24,11 @@ for call in zoo():
     found[plan["backend"], call.kind != "nvfp4", plan.get("declined") or plan.get("error")] += 1
 print(json.dumps([[*key, count] for key, count in found.items()]))
 """
-FEW_LONG_TILES = "sm120: its tiles are few for the GPU, and long: stream-K divides them"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cc, sms, left", [("12.0", 170, 80), ("12.1", 48, 12), ("12.0", 188, 84)], ids=str
-)
-def test_every_product_is_the_rows(cc, sms, left):
-    """But 16-bit tokens whose few tiles of a long K stream-K divides among all SMs."""
+@pytest.mark.parametrize("cc, sms", [("12.0", 170), ("12.1", 48), ("12.0", 188)], ids=str)
+def test_every_product_is_the_rows(cc, sms):
     need("sm120")
     folders = [ROOT, ROOT / "tests", ROOT / "benchmarks", *(p for p in sys.path if p)]
     settings = build.environment("gemv", cc=cc, sms=sms)
@@ -46,6 +42,5 @@ def test_every_product_is_the_rows(cc, sms, left):
     )
     assert done.returncode == 0, done.stderr
     found = {(row, halves, why): n for row, halves, why, n in json.loads(done.stdout)}
-    assert found.pop(("sm80", True, FEW_LONG_TILES), 0) == left
     assert set(found) == {("sm120", False, None), ("sm120", True, None)}
-    assert sum(found.values()) + left > 3600
+    assert sum(found.values()) > 3600
