@@ -141,7 +141,7 @@ OF_SM120 = {
     "a comparison off by one, fetch_bytes: statement (5 of 7)": (
         "a byte of codes behind K, whose products have scale factors of zero"
     ),
-    "a comparison off by one, sm120_multiply_tile: statement (13 of 18)": (
+    "a comparison off by one, sm120_multiply_tile: statement (14 of 19)": (
         "the factor of a token behind the last, whose sums nobody stores; draws have memory there"
     ),
     "the other bound, fetch_by: statement (4 of 17)": (
