@@ -121,6 +121,13 @@ OF_GEMV = {
 BY_BYTES = "what is aligned is read byte by byte: to the same bits"
 COUNTED = "of the scan that counts tiles: it finds none, and a tile more has no expert"
 OF_SM120 = {
+    "the other comparison, before: statement (3 of 3)": (
+        "whether a division takes 32 bits: one of 64 gives the same, and no draw needs them"
+    ),
+    "less for more, point: statement (8 of 12)": (
+        "the address by which rows are read that are not aligned: these draws have none of this tile, "
+        "test_tiles.py does"
+    ),
     "the other bound, clamped_offset: statement (2 of 3)": (
         "offsets behind the last row are cut: draws have none, test_grouped_experts.py does"
     ),
