@@ -125,7 +125,7 @@ OF_SM120 = {
         "whether a division takes 32 bits: one of 64 gives the same, and no draw needs them"
     ),
     "less for more, point: statement (8 of 12)": (
-        "the address by which rows are read that are not aligned: these draws have none of this tile, "
+        "the address by which rows are read that are not aligned: these draws have none, "
         "test_tiles.py does"
     ),
     "the other bound, clamped_offset: statement (2 of 3)": (
