@@ -94,10 +94,10 @@ if [ $# -eq 0 ]; then
     set --
     # Instrumented code of one thread is most of the time: a process for each of two cores.
     if "$python" -c 'import xdist' 2> /dev/null; then set -- -n 2; fi
-    for test in ptxsim cuda/test_ptx_layer.py cuda/test_launch_layer.py binding/test_lifetime.py \
+    for test in ptxsim cuda/test_ptx_layer.py cuda/test_launch_layer.py cuda/test_peer_kernels.py binding/test_lifetime.py \
         operators/test_reference.py operators/test_scaled_mm.py \
         test_source_rules.py test_documents.py test_machine_code.py test_gpu_fences.py test_issue_loops.py \
-        test_fit_costs.py test_repetition.py test_compare_builds.py test_find_cliffs.py test_bench.py \
+        test_fit_costs.py test_repetition.py test_compare_builds.py test_find_cliffs.py test_bench.py test_bench_pictures.py \
         test_bench_resumed.py test_bench_humming.py test_bench_layers.py test_decode.py test_dit_block.py \
         engines/test_vllm_benchmark.py models test_checkout.py test_mutate_host.py \
         test_blackwell_model.py test_selftest.py test_selftest_runs.py binding/test_torch_compile.py; do
