@@ -6,7 +6,7 @@
  *
  * Two halves suffice, without a barrier between launches. A rank ends epoch e + 1 only once it has got something from
  * every other rank in that epoch. These send in e + 1 only behind the end of their epoch e, since launches of one
- * stream follow each other. So whoever writes in epoch e + 2 into a half of rank s comes behind the end of epoch e on
+ * stream follow each other. So what is written in epoch e + 2 into a half of rank s comes behind the end of epoch e on
  * s, and nobody reads there any more what epoch e has left.
  *
  * A GPU may have room for fewer CTAs than a launch has, and starts them in their order then. The launch still ends,

@@ -115,9 +115,9 @@ typedef struct share_range {
 
 __device__ inline share_range ctas_part_of(const nk_peer_reduce_problem &p, int rank)
 {
-    const int64_t eights = p.elements / 8, share = share_elements(p) / 8;
+    const int64_t vectors = p.elements / 8, share = share_elements(p) / 8;
     const int64_t chunk = (share + gridDim.x - 1) / gridDim.x;
-    const int64_t first = rank * share, last = min(first + share, eights);
+    const int64_t first = rank * share, last = min(first + share, vectors);
     const int64_t begin = min(first + blockIdx.x * chunk, last), end = min(begin + chunk, last);
     return {8 * begin, 8 * end};
 }

@@ -30,7 +30,7 @@ static int read_sizes(PyObject *tuple, int64_t sizes[NK_MAX_DIMS])
     return 0;
 }
 
-/* `description` is the tuple that nvfp4kern.arrays' function returned. A last item is whoever owns the memory, where
+/* `description` is the tuple that nvfp4kern.arrays' function returned. A last item is the owner of the memory, where
  * that is not the array: the call keeps it. */
 static int from_description(py_call *call, PyObject *description, nk_tensor *t)
 {

@@ -56,8 +56,8 @@ def ahead(group, partials, epoch, shots, results):
         records = arena[HEADER + epoch % 2 * RECORDS // 2 :]
         plain = arena[HEADER + RECORDS + epoch % 2 * PLAIN :]
         flags = arena[128:HEADER].view(np.uint32).reshape(2, CTAS, RANKS)
-        eights = len(partials[0]) // 8
-        share = -(-eights // group.world) * 8 * partials[0].element_size()
+        vectors = len(partials[0]) // 8
+        share = -(-vectors // group.world) * 8 * partials[0].element_size()
         for r in (r for r in range(group.world) if r != to):
             if shots == 1:
                 words = raw[r].view(np.uint32).reshape(-1, 2)
