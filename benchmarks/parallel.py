@@ -8,6 +8,7 @@ rank. Results are checked before anything is timed. A part that takes too long e
 
 import argparse
 import contextlib
+import copy
 import json
 import statistics
 import sys
@@ -16,6 +17,7 @@ import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -23,9 +25,9 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from nvfp4kern import torch as nk
-from nvfp4kern.distributed import ColumnParallel, ExpertParallel, RowParallel, slice_
+from nvfp4kern.distributed import ColumnParallel, ExpertParallel, RowParallel, beside, slice_
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
-from nvfp4kern.nn import NVFP4Experts, NVFP4SwiGLU
+from nvfp4kern.nn import NVFP4Experts, NVFP4MoE, NVFP4SwiGLU
 
 SIZES = {"16 KB": 1 << 14, "128 KB": 1 << 17, "1 MB": 1 << 20, "16 MB": 1 << 24}
 TOKENS = (1, 8, 64, 256, 1024)
@@ -189,6 +191,38 @@ def experts(name, tokens, samples, shared=None):
             yield what | us_of(travelling(shared, cut["peer"], own), samples)
 
 
+def mixtures(name, tokens, samples):
+    """Whole layers: a router, experts and shared experts of their size, which run while tokens
+    travel, or "in line", before."""
+    h, i, e, k = EXPERTS[name]
+    whole = NVFP4MoE(h, i, e, k, shared_experts=NVFP4SwiGLU(h, i, device="cuda"), device="cuda")
+    whole.gate.weight.data = drawn(e, h, seed=9, scale=h**-0.5)
+    for seed, each in enumerate([whole.experts, *whole.shared_experts.children()]):
+        fill(each, seed)
+    whole.shared_experts.finish()
+    cut = {}
+    for transport in TRANSPORTS:
+        model = nn.ModuleDict({"moe": copy.copy(whole)})
+        model["moe"]._modules = whole._modules.copy()
+        slice_(model, {"moe.experts": partial(ExpertParallel.slice_of, transport=transport)})
+        cut[transport] = model["moe"]
+    for t in tokens:
+        given = [drawn(t, h, seed=r) for r in range(world())]
+        want, own = whole(torch.cat(given))[rank() * t : (rank() + 1) * t], given[rank()]
+        steps = {}
+        for transport, layer in cut.items():
+            all_agree(close(layer(own), want), f"{name}, a layer, {transport}, {t} tokens")
+            steps[transport] = partial(layer, own)
+            steps[f"{transport}, in line"] = partial(in_line, layer, own)
+        steps["one GPU"] = partial(whole, torch.cat(given))
+        yield {"what": f"{name}, a layer", "tokens a rank": t} | us_of(steps, samples)
+
+
+def in_line(layer, x):
+    with mock.patch.object(beside, "_sends", lambda residual: True):
+        return layer(x)
+
+
 def travelling(shared, layer, given):
     """The calls between ranks alone, of 16-bit tokens."""
     x, ids, weights = given
@@ -222,6 +256,7 @@ def rows(shared, quick):
     yield from feed_forward(tokens, samples)
     for name in EXPERTS:
         yield from experts(name, tokens, samples, shared)
+    yield from mixtures("deepseek-v3", tokens, samples)
 
 
 def serve(number, options, rendezvous, told):

@@ -1,5 +1,6 @@
 """A mixture's experts, some of them on each rank, and how tokens come to them."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self, TypeAlias
 
 import torch
@@ -7,11 +8,13 @@ from torch import Tensor, nn
 
 from .. import torch as nk
 from ..layout import SF_VEC
-from ..nn.experts import WEIGHTS, NVFP4Experts, Operand, expert_ids
+from ..nn.experts import WEIGHTS, NVFP4Experts, Operand, Residual, expert_ids
 from ..nn.frozen import E4M3, InputQuant, choice
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
 from ..nn.stacks import SORTED
+from . import replicas
+from .beside import Beside
 from .collectives import (
     REDUCE_DTYPES,
     Group,
@@ -39,6 +42,10 @@ class ExpertParallel(Slice, NVFP4Experts):
 
     hidden_size, intermediate_size, num_experts: H, I and E of the whole layer. The attribute
         num_experts is the rank's own number, `all_experts` is E.
+    physical_to_logical: which expert each copy is, for experts that more than one rank has, since
+        many tokens choose them. Copies take the place of experts where it says how ranks share
+        them. Tokens take turns at the copies of an expert, and with tokens="own" a rank that has
+        one takes its own. None: there is one of each.
     tokens: whose they are.
         "own"   each rank has tokens of its own. All ranks' tokens come to all ranks, as NVFP4 codes
                 and scale factors (with input_quant=None at 16 bits) with their experts' numbers and
@@ -68,6 +75,8 @@ class ExpertParallel(Slice, NVFP4Experts):
     a gradient.
     """
 
+    FOLLOWING = (*NVFP4Experts.FOLLOWING, "replicas")
+
     def __init__(
         self,
         hidden_size: int,
@@ -76,6 +85,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         *,
         tokens: Tokens = "own",
         tokens_per_rank: int | None = None,
+        physical_to_logical: Sequence[int] | None = None,
         reduce_dtype: torch.dtype | None = None,
         transport: Transport = "auto",
         group: Group = None,
@@ -93,9 +103,15 @@ class ExpertParallel(Slice, NVFP4Experts):
         choice("reduce_dtype", reduce_dtype, REDUCE_DTYPES)
         choice("transport", transport, TRANSPORTS)
         rank, world = rank_and_world(group)
-        if num_experts < world:
-            raise ValueError(f"num_experts: {num_experts}, expected one for each of {world} ranks")
-        first, end = evenly(num_experts, rank, world)
+        name, logical = "num_experts", tuple(range(num_experts))
+        if physical_to_logical is not None:
+            name, logical = (
+                "physical_to_logical",
+                replicas.checked(physical_to_logical, num_experts),
+            )
+        if len(logical) < world:
+            raise ValueError(f"{name}: {len(logical)}, expected one for each of {world} ranks")
+        first, end = evenly(len(logical), rank, world)
         super().__init__(
             hidden_size,
             intermediate_size,
@@ -108,10 +124,17 @@ class ExpertParallel(Slice, NVFP4Experts):
         )
         self.rank, self.world, self.group, self.agreed = rank, world, group, set()
         self.all_experts, self.first_expert = num_experts, first
+        self.physical_experts = len(logical)
         self.tokens: Tokens = tokens
         self.tokens_per_rank, self.reduce_dtype = tokens_per_rank, reduce_dtype
+        self.physical_to_logical = self.map_digest = self.turns = None
+        if physical_to_logical is not None:
+            self.physical_to_logical, self.map_digest = logical, replicas.digest(logical)
+            own = range(first, end) if tokens == "own" else None
+            self.turns = replicas.turns(logical, num_experts, own)
+        self.register_buffer("replicas", self._replicas(device), persistent=False)
         self._set_input_scales(num_experts, device)
-        cut = Cut(0, num_experts, ((first, end),))
+        cut = Cut(0, num_experts, replicas.runs(logical[first:end]))
         self.cuts = {name: cut for name in self._parameters if "_input_scale" not in name}
         self.transport: Transport = transport
         self.memory, self.why_collective = self._choose()
@@ -131,8 +154,21 @@ class ExpertParallel(Slice, NVFP4Experts):
     @property
     def options(self) -> dict[str, Any]:
         """How the layer was cut: keyword arguments of the class."""
-        names = ("tokens", "tokens_per_rank", "reduce_dtype", "transport", "group")
+        names = (
+            "tokens", "tokens_per_rank", "physical_to_logical",
+            "reduce_dtype", "transport", "group",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
+
+    def _replicas(self, device: Any) -> Tensor | None:
+        """int32 [E + 1, turns], see replicas.turns."""
+        if self.turns is None:
+            return None
+        return torch.tensor(self.turns, dtype=torch.int32, device=device)
+
+    def following(self) -> dict[str, Tensor]:
+        table = self._replicas(self.down_proj.device)
+        return super().following() | ({} if table is None else {"replicas": table})
 
     def unset(self, **options: Any) -> Self:
         """A slice of a layer of the same sizes, on the meta device: what a file's layer becomes."""
@@ -208,7 +244,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         sorted_rows: Tensor | None = None,
         offsets: Tensor | None = None,
         row_of: Tensor | None = None,
-        residual: Tensor | None = None,
+        residual: Residual = None,
     ) -> Tensor:
         """forward of x [T, H]. With tokens="same" it uses the permutation, that of all experts."""
         refuse_gradients(
@@ -216,10 +252,13 @@ class ExpertParallel(Slice, NVFP4Experts):
             up_proj_bias=self.up_proj_bias, down_proj_bias=self.down_proj_bias,
         )  # fmt: skip
         memory = of_call(self.memory, self.transport, x)
+        beside = Beside(residual, x)
+        if self.turns is not None:
+            ids, sorted_rows = replicas.physical(ids, self.derived()["replicas"]), None
         if self.tokens == "own" and memory is not None and self._peers_are_faster(x, ids):
-            return self._own_by_peers(memory, x, ids, weights, residual)
+            return self._own_by_peers(memory, x, ids, weights, beside)
         if self.tokens == "own":
-            summed = self._own(x, ids, weights)
+            summed = self._own(x, ids, weights, beside)
         else:
             if sorted_rows is None or offsets is None or row_of is None:
                 permutation = self._by_expert(ids)
@@ -227,12 +266,14 @@ class ExpertParallel(Slice, NVFP4Experts):
                 permutation = self._of_rank(sorted_rows, offsets, row_of)
             partial = self._partial(self._operand(x), weights, permutation, x.dtype)
             self._agree(x, len(x), ids.shape[1])
+            beside.start()
             if memory is None:
                 summed = reduced(partial, self.group)
             else:
                 rounded = x.dtype if residual is None else torch.float32
                 summed = memory.all_reduce(partial, rounded)
-        return (summed if residual is None else summed.float() + residual).to(x.dtype)
+        added = beside.result()
+        return (summed if added is None else summed.float() + added).to(x.dtype)
 
     def _peers_are_faster(self, x: Tensor, ids: Tensor) -> bool:
         """By how many bytes leave a rank, where each of k experts may be anybody's: the same on all
@@ -254,16 +295,17 @@ class ExpertParallel(Slice, NVFP4Experts):
         x: Tensor,
         ids: Tensor,
         weights: Tensor,
-        residual: Tensor | None,
+        beside: Beside,
     ) -> Tensor:
-        room = self._room(len(x))
+        room, experts = self._room(len(x)), self.physical_experts
         self._agree(x, room, ids.shape[1])
         a, sfa, _ = self._operand(x)
-        a, sfa, local = memory.dispatch(a, sfa, ids, self.all_experts, room)
+        a, sfa, local = memory.dispatch(a, sfa, ids, experts, room)
+        beside.start()
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(local, self.num_experts)
         products = self._products_of((a, sfa, None), x.dtype, sorted_rows, ids.shape[1], offsets)
         weights = weights if weights.dtype in WEIGHTS else weights.float()
-        args = products, row_of, ids, weights, residual, self.all_experts, x.dtype
+        args = products, row_of, ids, weights, beside.result(), experts, x.dtype
         return memory.combine(*args)
 
     def _room(self, n: int) -> int:
@@ -273,10 +315,11 @@ class ExpertParallel(Slice, NVFP4Experts):
             raise ValueError(f"x: {n} tokens, expected at most tokens_per_rank = {room}")
         return room
 
-    def _own(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    def _own(self, x: Tensor, ids: Tensor, weights: Tensor, beside: Beside) -> Tensor:
         sent = self._sent(x, ids, weights)
         self._agree(x, len(sent), ids.shape[1])
         everyones = gathered(sent, self.world, self.group)
+        beside.start()
         a, sfa, ids, weights = self._columns(everyones, ids.shape[1], x.dtype)
         partial = self._partial((a, sfa, None), weights, self._by_expert(ids), x.dtype)
         return reduced_rows(partial, self.world, self.group)[: len(x)]
@@ -287,6 +330,7 @@ class ExpertParallel(Slice, NVFP4Experts):
             tokens=tokens, dtype=x.dtype, k=k, tokens_per_rank=self.tokens_per_rank,
             reduce_dtype=self.reduce_dtype, input_quant=self.input_quant,
             hidden_size=self.hidden_size, num_experts=self.all_experts, transport=self.transport,
+            physical_to_logical=self.map_digest,
         )  # fmt: skip
 
     def _partial(

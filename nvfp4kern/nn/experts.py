@@ -1,6 +1,6 @@
 """The experts of a mixture, with NVFP4 weights, stacked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, get_args
 
 import torch
@@ -23,6 +23,8 @@ WEIGHTS = (torch.float16, torch.bfloat16, torch.float32)
 
 Operand: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 """Codes and their scale factors, or 16-bit elements; row_scale."""
+Residual: TypeAlias = Tensor | Callable[[], Tensor] | None
+"""[T, H] to be added, or what computes it, of any shape with as many elements."""
 
 
 class NVFP4Experts(Frozen):
@@ -311,13 +313,16 @@ class NVFP4Experts(Frozen):
         sorted_rows: Tensor,
         offsets: Tensor,
         row_of: Tensor,
-        residual: Tensor | None = None,
+        residual: Residual = None,
     ) -> Tensor:
         """forward of x [T, H] with a permutation of nvfp4kern.route or sort_by_expert.
 
         ids: int32 [T, k], of which it is one. Only experts on several GPUs look at them.
-        residual: [T, H] to be added before the result is rounded.
+        residual: [T, H] to be added before the result is rounded. A function is called first;
+            experts on several GPUs call it while tokens travel.
         """
+        if callable(residual):
+            residual = residual().reshape(x.shape)
         products = self._products(x, sorted_rows, weights.shape[-1], offsets)
         return self._sum(products, weights, row_of, x.dtype, residual)
 

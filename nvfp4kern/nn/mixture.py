@@ -1,5 +1,6 @@
 """A mixture of experts: a router and stacked experts with NVFP4 weights."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class NVFP4MoE(Frozen):
         forward gets beside x, such as token ids whose hash chooses experts. Its result is
         (top_k_index [T, k], top_k_weights [T, k]), as NVFP4Experts takes them. It may train.
     shared_experts: a module [.., H] -> [.., H] whose result is added in float32, before the sum is
-        rounded to x's dtype.
+        rounded to x's dtype. Where experts are on several GPUs, it runs while tokens travel.
     input_quant, activation, limit, activation_scale: see NVFP4Experts.
     """
 
@@ -119,9 +120,7 @@ class NVFP4MoE(Frozen):
                 return_row_of=True,
                 **self.routing,
             )
-        shared = None
-        if self.shared_experts is not None:
-            shared = self.shared_experts(x).reshape(tokens.shape)
+        shared = None if self.shared_experts is None else partial(self.shared_experts, x)
         return self.experts.combine(
             tokens, ids, weights, sorted_rows, offsets, row_of, residual=shared
         ).view(x.shape)

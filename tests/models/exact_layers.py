@@ -3,7 +3,7 @@
 import torch
 from layers import filled
 
-from nvfp4kern.nn import NVFP4Experts, NVFP4SwiGLU
+from nvfp4kern.nn import NVFP4Experts, NVFP4MoE, NVFP4SwiGLU
 
 
 def exact(layer, seed):
@@ -58,3 +58,11 @@ def exact_experts(input_quant, experts, hidden=64, inner=96):
             value.data.fill_(1.0)
     layer.gate_up_proj.data[:, :inner] = SIXES
     return finished(layer)
+
+
+def exact_mixture(experts=7, hidden=256):
+    """Its products are exact. A router's weights are not, so sums over experts have an order."""
+    moe = filled(NVFP4MoE(hidden, 96, experts, 3, dtype=torch.bfloat16), 7)
+    moe.experts = exact_experts(None, experts, hidden)
+    moe.shared_experts = exact_swiglu(None, hidden)
+    return moe

@@ -4,9 +4,9 @@ import torch
 from conftest import GPUS, why_no_gpu
 
 
-def why_not_two():
-    """The reason that a skipped test shows."""
+def why_not(world):
+    """The reason that a skipped test of so many ranks shows."""
     if not GPUS:
-        return f"two GPUs are needed: {why_no_gpu()}"
+        return f"{world} GPUs are needed: {why_no_gpu()}"
     found = torch.cuda.device_count()
-    return None if found > 1 else f"two GPUs are needed, torch sees {found}"
+    return None if found >= world else f"{world} GPUs are needed, torch sees {found}"

@@ -18,7 +18,7 @@ from rank_cases import captured, compiled, own_columns, own_device, poisoned_emp
 from nvfp4kern import torch as nk
 from nvfp4kern.distributed import ExpertParallel, RowParallel
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
-from nvfp4kern.nn import NVFP4Linear
+from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 
 
 def memory():
@@ -137,19 +137,54 @@ def mixed(whole, tokens, k, replays, records):
     return right
 
 
-def left_alone(how, seconds):
+def mixture_replayed(moe, tokens, replays):
+    """How often, of so many replays, a mixture whose shared experts run while tokens travel had the
+    bits of one GPU. Each rank has three tokens less than the one before."""
+    device = own_device()
+    whole = moe.to(device)
+    cut = copy.copy(whole)  # the same router and shared experts
+    cut._modules = whole._modules.copy()
+    cut.experts = ExpertParallel.slice_of(whole.experts, tokens_per_rank=tokens)
+    n, hidden = max(tokens - 3 * rank(), 0), whole.experts.hidden_size
+    x = torch.zeros(n, hidden, dtype=torch.bfloat16, device=device)
+    again, y = captured(lambda: cut(x), device)
+    right = 0
+    for i in range(replays):
+        x.copy_(ones(n, hidden, 2 * i + rank()))
+        again()
+        right += torch.equal(y, whole(x))
+    cut.experts.memory.check()
+    return right
+
+
+def endless_call(what, shared, device):
+    """A sum, or a mixture whose tokens are of experts on all ranks."""
+    if what == "sum":
+        own = torch.ones(4096, dtype=torch.bfloat16, device=device)
+        return lambda: shared.all_reduce(own, torch.bfloat16)
+    mine = ExpertParallel.slice_of(filled(NVFP4Experts(256, 96, 8), 5).to(device))
+    ids = torch.arange(32, dtype=torch.int32, device=device).view(16, 2) % 8
+    x, weights = (torch.ones(16, n, dtype=torch.bfloat16, device=device) for n in (256, 2))
+    return lambda: mine(x, ids, weights)
+
+
+def left_alone(how, seconds, what):
     """What rank 0 is told, and after how long, where the last rank never comes, is killed before it
-    comes, or is killed while both replay a graph."""
+    comes, when it has been there, or while both replay a graph."""
     shared, device = memory(), own_device()
     shared.seconds = seconds
-    own = torch.ones(4096, dtype=torch.bfloat16, device=device)
-    again, _ = captured(lambda: shared.all_reduce(own, torch.bfloat16), device)
+    call = endless_call(what, shared, device)
+    again, _ = captured(call, device)
     torch.cuda.synchronize()
     dist.barrier()
     leaves = rank() == dist.get_world_size() - 1
+    if how == "killed after":
+        again()
+        torch.cuda.synchronize()
+        shared.check()  # nobody misses a rank that has done its part
     if leaves and how == "absent":
         return None
-    if leaves and how == "killed before":
+    if leaves and how != "killed within":
         os.kill(os.getpid(), signal.SIGKILL)
     if leaves:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -169,7 +204,7 @@ def left_alone(how, seconds):
     again()
     torch.cuda.synchronize()
     try:
-        shared.all_reduce(own, torch.bfloat16)
+        call()
         later = "nothing"
     except RuntimeError as error:
         later = str(error)
@@ -220,7 +255,8 @@ def compiled_row_over_hosts(layer, x):
         return compiled(mine, (own_columns(x, mine),))
 
 
-def mixed_over_hosts(*args):
+def over_hosts_too(function, *args):
+    """What GPUs run."""
     with pytest.MonkeyPatch.context() as patch:
         host_peers.use(patch)
-        return mixed(*args)
+        return function(*args)

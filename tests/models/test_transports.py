@@ -9,13 +9,15 @@ import host_peers
 import pytest
 import torch
 import torch.distributed as dist
-from exact_layers import exact_experts
+from exact_layers import exact_experts, exact_mixture
 from layers import activations, filled
 from peer_cases import (
     compiled_over_hosts,
     compiled_row_over_hosts,
-    mixed_over_hosts,
+    mixed,
+    mixture_replayed,
     over_hosts,
+    over_hosts_too,
     row_over_hosts,
 )
 from rank_cases import own_columns, rank, routed
@@ -266,7 +268,8 @@ def test_experts_over_peers_have_one_gpus_bits(team, world, input_quant, biased)
 def test_what_gpus_run_is_right_of_experts(team):
     """The function of test_peers_on_gpus.py."""
     whole = exact_experts("dynamic", 7, hidden=256)
-    assert team(3).run(mixed_over_hosts, whole, 5, 3, 4, 1) == [4] * 3
+    assert team(3).run(over_hosts_too, mixed, whole, 5, 3, 4, 1) == [4] * 3
+    assert team(3).run(over_hosts_too, mixture_replayed, exact_mixture(), 5, 4) == [4] * 3
 
 
 def test_an_odd_h_goes_by_collectives(team):

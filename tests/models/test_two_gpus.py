@@ -4,7 +4,7 @@ graph, and the same without a graph on two processes of gloo."""
 import pytest
 import torch
 from exact_layers import exact_experts, exact_swiglu, ones
-from gpus_needed import why_not_two
+from gpus_needed import why_not
 from rank_cases import asked, disagreeing, replayed_experts, replayed_feed_forward
 
 from nvfp4kern.distributed import ExpertParallel
@@ -20,7 +20,7 @@ def two(request, team, tmp_path_factory):
             pytest.skip("gloo is for CPUs, and NCCL runs here")
         yield team(2), REPLAYS["gloo"]
         return
-    reason = why_not_two()
+    reason = why_not(2)
     if reason:
         pytest.skip(reason)
     from ranks import Team
