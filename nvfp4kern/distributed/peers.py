@@ -96,6 +96,10 @@ class PeerMemory:
     def __deepcopy__(self, memo: dict[int, Any]) -> "PeerMemory":
         return self  # as layers of one group share it
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        what = "of this process and its group, and cannot be pickled or sent"
+        raise TypeError(f"peer memory: is {what}; save the state_dict() of layers that use it")
+
     @property
     def seconds(self) -> float:
         """How long kernels wait for another rank, in replayed graphs, too."""

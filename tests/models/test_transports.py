@@ -4,6 +4,7 @@ import copy
 import gc
 import math
 import os
+import pickle
 
 import host_peers
 import pytest
@@ -197,6 +198,8 @@ def test_a_rank_that_has_not_come():
     memory.seconds = 2.5
     assert memory._numbers.tolist()[3] == 2_500_000_000
     assert copy.deepcopy(memory) is memory
+    with pytest.raises(TypeError, match="^peer memory: is of this process and its group, and cann"):
+        pickle.dumps(memory)
 
 
 def results_of(layer, experts, given):
