@@ -375,7 +375,8 @@ def ran():
 
 
 def embedded():
-    """Asks the driver: the extension holds fatbins as they are. Kernels of rows that run here."""
+    """Asks the driver: the extension holds fatbins as they are. Kernels of rows that run here, but
+    for those between GPUs, which sanitize_peers.py runs."""
     rows = tuple(f"{row['name']}_" for row in nvfp4kern.backends() if row["available"])
     code = Path(nvfp4kern._C.__file__).read_bytes()
     driver = ctypes.CDLL("libcuda.so.1")
@@ -390,7 +391,7 @@ def embedded():
         driver.cuLibraryEnumerateKernels(found, count, library)
         for kernel in found:
             driver.cuKernelGetName(ctypes.byref(name), ctypes.c_void_p(kernel))
-            if name.value.decode().startswith(rows):
+            if name.value.decode().startswith(rows) and b"_peer_" not in name.value:
                 print(name.value.decode())
 
 
