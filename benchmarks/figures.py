@@ -1,10 +1,11 @@
 """Writes measured figures into the documents: `python benchmarks/figures.py`, or `--check`.
 
 They come from benchmarks/results: gpu.json and cpu.json are what `python -m nvfp4kern bench --json`
-wrote, overhead.json, decode.json, first_load.json and recipes.json what `--json` of
+wrote, overhead.json, decode.json, first_load.json, recipes.json and parallel.json what `--json` of
 benchmarks/NAME.py wrote, blackwell_model.json what benchmarks/blackwell_model.py wrote
-(figures_model.py has its blocks). Counts of the simulated GPU come from tests/ptxsim/results:
-sm100_whole.json and sm100_choices.json are what `python -m tests.ptxsim whole` and `choices` wrote.
+(figures_model.py and figures_parallel.py have blocks). Counts of the simulated GPU come from
+tests/ptxsim/results: sm100_whole.json and sm100_choices.json are what `python -m tests.ptxsim
+whole` and `choices` wrote.
 A block `<!-- figures: NAME -->` .. `<!-- end -->` of a document is written by the function of that
 name in BLOCKS. Pictures are those of figures_pictures.py, and take matplotlib where they are old.
 `--check` writes nothing and exits with 1 where something would change.
@@ -19,6 +20,7 @@ from pathlib import Path
 from textwrap import fill
 
 import figures_model
+import figures_parallel
 import figures_pictures
 
 from nvfp4kern.bench.report import TOLERANCE, by_operator, machine, yardstick
@@ -313,6 +315,10 @@ BLOCKS |= {
     name: lambda blackwell_model, make=make, **_: make(blackwell_model, table, number)
     for name, make in figures_model.BLOCKS.items()
 }
+BLOCKS |= {
+    name: lambda parallel, make=make, **_: measured_on(parallel) + make(parallel, table, number)
+    for name, make in figures_parallel.BLOCKS.items()
+}
 
 
 def written(text, results):
@@ -326,7 +332,8 @@ def main():
     parser.add_argument("--png", type=Path, metavar="DIR", help="draw all pictures there, too")
     arguments = parser.parse_args()
     only_check = arguments.check
-    names = ("gpu", "cpu", "overhead", "decode", "first_load", "recipes", "blackwell_model")
+    names = ("gpu", "cpu", "overhead", "decode", "first_load", "recipes", "parallel")
+    names += ("blackwell_model",)
     results = {name: result(name) for name in names}
     results |= {name: result(name, SIMULATED) for name in ("sm100_whole", "sm100_choices")}
     new = {path: written(path.read_text(), results) for path in DOCUMENTS}
@@ -335,7 +342,9 @@ def main():
         print(f"{'old' if only_check else 'written'}: {path.relative_to(ROOT)}")
         if not only_check:
             path.write_text(new[path])
-    for path in (pictures := figures_pictures.draw(results["gpu"], only_check, arguments.png)):
+    pictures = figures_pictures.draw(results["gpu"], only_check, arguments.png)
+    pictures += figures_pictures.draw_parallel(results["parallel"], only_check, arguments.png)
+    for path in pictures:
         print(f"{'old' if only_check else 'drawn'}: {path.relative_to(ROOT)}")
     return 1 if only_check and (old or pictures) else 0
 

@@ -7,7 +7,10 @@ what it was drawn of and by, so that a check needs no matplotlib.
 import hashlib
 import json
 import re
+from functools import partial
 from pathlib import Path
+
+import figures_parallel
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -78,10 +81,9 @@ def facts_of(gpu):
     return found
 
 
-def digest(name, rows, facts):
-    content = json.dumps([PICTURES[name][0], PICTURES[name][2], rows, facts], sort_keys=True)
-    code = DRAWN_BY.read_text()
-    return hashlib.sha256((content + code).encode()).hexdigest()[:16]
+def digest(code, *content):
+    told = json.dumps(content, sort_keys=True) + code.read_text()
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def write(figure, path, mark):
@@ -95,6 +97,24 @@ def write(figure, path, mark):
     path.write_text("\n".join(line.rstrip() for line in lines) + "\n")
 
 
+def drawn(name, mark, make, only_check, also):
+    """The picture's path if it is old. `make` makes a figure."""
+    path = FOLDER / f"{name}.svg"
+    found = DIGEST.search(path.read_text()) if path.is_file() else None
+    is_new = found is not None and found[1] == mark
+    if not only_check and (also or not is_new):
+        figure = make()
+        if figure is None:
+            raise ValueError(f"{name}: the results have no such rows")
+        if not is_new:
+            FOLDER.mkdir(exist_ok=True)
+            write(figure, path, mark)
+        if also:
+            also.mkdir(parents=True, exist_ok=True)
+            figure.savefig(also / f"{name}.png")
+    return [] if is_new else [path]
+
+
 def draw(gpu, only_check=False, also=None):
     """Paths of the pictures that are old; drawn anew unless `only_check`, and then as PNG files in
     the folder `also`, too."""
@@ -103,22 +123,24 @@ def draw(gpu, only_check=False, also=None):
     timed = [row for row in gpu["rows"] if "time" in row]
     facts, old = facts_of(gpu), []
     for name, (question, chosen, what) in PICTURES.items():
-        rows, path = chosen(timed), FOLDER / f"{name}.svg"
-        mark = digest(name, rows, facts)
-        found = DIGEST.search(path.read_text()) if path.is_file() else None
-        is_new = found is not None and found[1] == mark
-        old += [] if is_new else [path]
-        if only_check or (is_new and not also):
-            continue
-        from nvfp4kern.bench import plots
+        rows = chosen(timed)
 
-        figure = plots.drawn(getattr(plots, question), rows, what, facts)
-        if figure is None:
-            raise ValueError(f"{name}: gpu.json has no such rows")
-        if not is_new:
-            FOLDER.mkdir(exist_ok=True)
-            write(figure, path, mark)
-        if also:
-            also.mkdir(parents=True, exist_ok=True)
-            figure.savefig(also / f"{name}.png")
+        def make(question=question, rows=rows, what=what):
+            from nvfp4kern.bench import plots
+
+            return plots.drawn(getattr(plots, question), rows, what, facts)
+
+        mark = digest(DRAWN_BY, question, what, rows, facts)
+        old += drawn(name, mark, make, only_check, also)
     return old
+
+
+def draw_parallel(found, only_check=False, also=None):
+    """The same of what parallel.py wrote, where that has several numbers of ranks."""
+    if not found or len({row["ranks"] for row in found["rows"]}) < 2:
+        return []
+    facts, code = facts_of(found), Path(figures_parallel.__file__)
+    about = ", ".join(facts[name] for name in ("gpu", "date"))
+    mark = digest(code, found["rows"], facts)
+    make = partial(figures_parallel.picture, found, about)
+    return drawn("parallel", mark, make, only_check, also)

@@ -1,9 +1,9 @@
 """Layers and sums across GPUs of one host: over peer memory, over NCCL, and on one GPU.
 
-    python benchmarks/parallel.py --ranks 2 --json parallel.json
+    python benchmarks/parallel.py --ranks 2 4 --json benchmarks/results/parallel.json
 
 Every time is that of one call in a CUDA graph of several, the median of replays, on the slowest
-rank. Results are checked before anything is timed. A part that takes too long ends all processes.
+rank. Results are checked before anything is timed. A run that takes too long ends all processes.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
+from nvfp4kern import machine
 from nvfp4kern import torch as nk
 from nvfp4kern.distributed import ColumnParallel, ExpertParallel, RowParallel, beside, slice_
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
@@ -31,12 +32,14 @@ from nvfp4kern.nn import NVFP4Experts, NVFP4MoE, NVFP4SwiGLU
 
 SIZES = {"16 KB": 1 << 14, "128 KB": 1 << 17, "1 MB": 1 << 20, "16 MB": 1 << 24}
 TOKENS = (1, 8, 64, 256, 1024)
-EXPERTS = {"qwen3-30b": (2048, 768, 128, 8), "deepseek-v3": (7168, 2048, 256, 8)}
+EXPERTS = {"Qwen3-30B": (2048, 768, 128, 8), "DeepSeek-V3": (7168, 2048, 256, 8)}
 """H, I, experts, experts of a token."""
-FEED_FORWARD = (8192, 28672)
+FEED_FORWARD = {"Llama-3-70B": (8192, 28672), "Llama-3.1-405B": (16384, 53248)}
+"""H, I."""
 CALLS = 10
 """In a graph."""
 TRANSPORTS = ("peer", "collective")
+PARTS = ("sums", "feed-forward", "experts", "mixtures")
 
 
 def rank():
@@ -108,7 +111,7 @@ def sums(shared, names, samples):
             step = partial(shared.all_reduce, own, torch.bfloat16, shots=shots)
             all_agree(torch.equal(step(), total.bfloat16()), f"{name} in {shots} shots")
             steps["peer" if shots == 0 else f"peer, {shots} shots"] = step
-        yield {"what": "all_reduce", "size": name} | us_of(steps, samples)
+        yield {"what": "all_reduce", "size": name, "us": us_of(steps, samples)}
 
 
 # -------------------------------------------------------------------------------------------------
@@ -133,35 +136,32 @@ def fill(layer, seed):
     return layer
 
 
-def swiglu(device):
-    return NVFP4SwiGLU(*FEED_FORWARD, device=device)
-
-
 def close(got, want):
     error = (got.float() - want.float()).norm() / want.float().norm()
     return error.item() < 0.02
 
 
-def feed_forward(tokens, samples):
-    """Rows with the tokens of all ranks alike."""
-    whole, cut = swiglu("cuda"), {}
+def feed_forward(name, tokens, samples):
+    """All ranks have the same tokens."""
+    sizes, cut = FEED_FORWARD[name], {}
+    whole = NVFP4SwiGLU(*sizes, device="cuda")
     for seed, layer in enumerate(whole.children()):
         fill(layer, seed)
     whole.finish()
     for transport in TRANSPORTS:
-        model = nn.ModuleDict({"mlp": swiglu("meta")})
-        for name, layer in whole.named_children():
-            setattr(model["mlp"], name, layer)
+        model = nn.ModuleDict({"mlp": NVFP4SwiGLU(*sizes, device="meta")})
+        for part, layer in whole.named_children():
+            setattr(model["mlp"], part, layer)
         row = partial(RowParallel.slice_of, transport=transport)
         slice_(model, {"*.down_proj": row, "*_proj": ColumnParallel.slice_of})
         cut[transport] = model["mlp"]
     for t in tokens:
-        x = drawn(t, FEED_FORWARD[0], seed=t)
+        x = drawn(t, sizes[0], seed=t)
         want = whole(x)
         for transport, layer in cut.items():
-            all_agree(close(layer(x), want), f"feed-forward, {transport}, {t} tokens")
+            all_agree(close(layer(x), want), f"{name}, {transport}, {t} tokens")
         steps = {name: partial(layer, x) for name, layer in (cut | {"one GPU": whole}).items()}
-        yield {"what": "feed-forward 8192 x 28672", "tokens": t} | us_of(steps, samples)
+        yield {"what": f"feed-forward of {name}", "tokens": t, "us": us_of(steps, samples)}
 
 
 def routed(t, experts, k, seed):
@@ -170,25 +170,31 @@ def routed(t, experts, k, seed):
     return ids, torch.rand(t, k, device="cuda", generator=made).softmax(-1)
 
 
-def experts(name, tokens, samples, shared=None):
-    """Each rank with tokens of its own; one GPU has those of all ranks, and all experts."""
+def experts(name, tokens, samples, shared):
+    """Each rank with tokens of its own. One GPU has those of all ranks, and all experts; or a
+    rank's tokens, and as many experts as a rank has, which is all that the ranks could reach."""
     h, i, e, k = EXPERTS[name]
     whole = fill(NVFP4Experts(h, i, e, device="cuda"), 4)
+    share = fill(NVFP4Experts(h, i, e // world(), device="cuda"), 4)
     cut = {each: ExpertParallel.slice_of(whole, transport=each) for each in TRANSPORTS}
     for t in tokens:
         given = [(drawn(t, h, seed=r), *routed(t, e, k, r)) for r in range(world())]
         all_given = [torch.cat(parts) for parts in zip(*given, strict=True)]
         want = whole(*all_given)[rank() * t : (rank() + 1) * t]
-        row, own = {"what": name, "tokens a rank": t}, given[rank()]
+        own, same = given[rank()], []
+        steps = {
+            "one GPU": partial(whole, *all_given),
+            "one GPU, its share": partial(share, own[0], *routed(t, e // world(), k, rank())),
+        }
         for transport, layer in cut.items():
             got = layer(*own)
             all_agree(close(got, want), f"{name}, {transport}, {t} tokens")
-            row[f"{transport}, bits of one GPU"] = torch.equal(got, want)
-        steps = {transport: partial(layer, *own) for transport, layer in cut.items()}
-        yield row | us_of(steps | {"one GPU": partial(whole, *all_given)}, samples)
-        if shared is not None:
-            what = {"what": f"{name}, what travels", "tokens a rank": t}
-            yield what | us_of(travelling(shared, cut["peer"], own), samples)
+            same += [transport] if torch.equal(got, want) else []
+            steps[transport] = partial(layer, *own)
+        row = {"what": f"experts of {name}", "tokens": t, "bits of one GPU": same}
+        yield row | {"us": us_of(steps, samples)}
+        what = {"what": f"calls between ranks, experts of {name}", "tokens": t}
+        yield what | {"us": us_of(travelling(shared, cut["peer"], own), samples)}
 
 
 def mixtures(name, tokens, samples):
@@ -215,7 +221,7 @@ def mixtures(name, tokens, samples):
             steps[transport] = partial(layer, own)
             steps[f"{transport}, in line"] = partial(in_line, layer, own)
         steps["one GPU"] = partial(whole, torch.cat(given))
-        yield {"what": f"{name}, a layer", "tokens a rank": t} | us_of(steps, samples)
+        yield {"what": f"mixture of {name}", "tokens": t, "us": us_of(steps, samples)}
 
 
 def in_line(layer, x):
@@ -249,48 +255,47 @@ def travelling(shared, layer, given):
 # -------------------------------------------------------------------------------------------------
 
 
-def rows(shared, quick):
-    samples = 10 if quick else 30
-    tokens = (1, 64, 1024) if quick else TOKENS
-    yield from sums(shared, list(SIZES), samples)
-    yield from feed_forward(tokens, samples)
-    for name in EXPERTS:
-        yield from experts(name, tokens, samples, shared)
-    yield from mixtures("deepseek-v3", tokens, samples)
+def rows(shared, options):
+    """Of all parts that were asked for."""
+    samples = 10 if options.quick else 30
+    tokens = (1, 64, 1024) if options.quick else TOKENS
+    parts = {
+        "sums": [sums(shared, list(SIZES), samples)],
+        "feed-forward": [feed_forward(name, tokens, samples) for name in FEED_FORWARD],
+        "experts": [experts(name, tokens, samples, shared) for name in EXPERTS],
+        "mixtures": [mixtures("DeepSeek-V3", tokens, samples)],
+    }
+    for part in options.parts:
+        for measured in parts[part]:
+            yield from measured
 
 
-def serve(number, options, rendezvous, told):
+def serve(number, ranks, options, rendezvous, told):
     torch.cuda.set_device(number)
     dist.init_process_group(
-        "nccl", init_method=f"file://{rendezvous}", rank=number, world_size=options.ranks,
+        "nccl", init_method=f"file://{rendezvous}", rank=number, world_size=ranks,
         timeout=timedelta(seconds=options.limit), device_id=torch.device("cuda", number),
     )  # fmt: skip
     shared = memory_of()
     if not isinstance(shared, PeerMemory):
         raise SystemExit(f"no peer memory: {shared}")
     shared.seconds = 10
-    with torch.no_grad(), contextlib.closing(rows(shared, options.quick)) as measured:
+    with torch.no_grad(), contextlib.closing(rows(shared, options)) as measured:
         for row in measured:
             shared.check()
             if number == 0:
-                told.put(row)
+                told.put({"ranks": ranks} | row)
     told.put(None)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=torch.cuda.device_count())
-    parser.add_argument("--quick", action="store_true", help="fewer tokens and samples")
-    parser.add_argument("--limit", type=float, default=600, help="seconds for everything")
-    parser.add_argument("--json", type=Path, help="where rows go, with the GPU's name")
-    options = parser.parse_args()
+def rows_of(ranks, options):
+    """Those of one group; None at the end, unless a rank has failed or time is up."""
     context, start = mp.get_context("spawn"), time.monotonic()
-    told, found, left = context.Queue(), [], options.ranks
+    told, left = context.Queue(), ranks
     with tempfile.TemporaryDirectory() as folder:
-        args = (options, Path(folder, "rendezvous"), told)
+        args = (ranks, options, Path(folder, "rendezvous"), told)
         processes = [
-            context.Process(target=serve, args=(i, *args), daemon=True)
-            for i in range(options.ranks)
+            context.Process(target=serve, args=(i, *args), daemon=True) for i in range(ranks)
         ]
         for process in processes:
             process.start()
@@ -301,17 +306,38 @@ def main():
                 time.sleep(0.05)
                 continue
             row = told.get()
+            left -= row is None
+            if row is not None:
+                yield row
+        for process in processes:
+            process.join(5) if not left else process.kill()
+    if not left:
+        yield None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    every = [torch.cuda.device_count()]
+    parser.add_argument("--ranks", type=int, nargs="+", default=every, help="one group each")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all")
+    parser.add_argument("--quick", action="store_true", help="fewer tokens and samples")
+    parser.add_argument("--limit", type=float, default=600, help="seconds of a group")
+    parser.add_argument("--json", type=Path, help="where rows go, with the GPU's name")
+    options = parser.parse_args()
+    facts = machine.software("cuda") | {"gpu": torch.cuda.get_device_name()}
+    found, whole = [], True
+    for ranks in options.ranks:
+        row = {}
+        for row in rows_of(ranks, options):
             if row is None:
-                left -= 1
-                continue
+                break
             found.append(row)
             print(json.dumps(row), flush=True)
             if options.json:
-                facts = {"gpu": torch.cuda.get_device_name(), "ranks": options.ranks}
-                options.json.write_text(json.dumps(facts | {"rows": found}, indent=1) + "\n")
-        for process in processes:
-            process.join(5) if not left else process.kill()
-    return 1 if left else 0
+                content = {"environment": facts, "rows": found}
+                options.json.write_text(json.dumps(content, indent=1) + "\n")
+        whole = whole and row is None
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

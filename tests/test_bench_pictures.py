@@ -123,6 +123,34 @@ def test_pictures_of_the_documents_follow_from_rows_and_code(tmp_path, monkeypat
     assert pictures.draw(gpu) == [path] and path.read_text() != text
 
 
+def test_a_picture_of_several_numbers_of_ranks(tmp_path, monkeypatch):
+    """None of one: that has no curve."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import figures_parallel as parallel
+    import figures_pictures as pictures
+
+    found = json.loads((ROOT / "benchmarks" / "results" / "parallel.json").read_text())
+    found["rows"] = [row for row in found["rows"] if row["ranks"] == 2]
+    assert parallel.picture(found, "") is None and pictures.draw_parallel(found) == []
+    more = [row | {"ranks": 4, "us": {n: t / 2 for n, t in row["us"].items()}}
+            for row in found["rows"]]  # fmt: skip
+    found["rows"] += more
+    figure = parallel.picture(found, "one GPU, one day")
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.lines}
+    assert list(panels) == list(parallel.layers_of(found)) and len(panels) >= 3
+    lines = panels["experts of Qwen3-30B"].lines
+    assert len(lines) == 9 and list(lines[0].get_xdata()) == [2, 4]
+    assert lines[0].get_ydata()[1] == lines[0].get_ydata()[0] / 2
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path / "pictures")
+    path = tmp_path / "pictures" / "parallel.svg"
+    assert pictures.draw_parallel(found, only_check=True) == [path]
+    assert pictures.draw_parallel(found) == [path] and pictures.draw_parallel(found) == []
+    more[0]["us"]["peer"] += 1
+    assert pictures.draw_parallel(found, only_check=True) == [path]
+
+
 def test_what_is_faster_than_ours_is_counted_by_operator(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import figures
