@@ -255,7 +255,7 @@ template <typename elements>
 __device__ inline bool receive_pieces(const nk_peer_group &g, peer_launch &l, const uint4 *const *records,
                                       const int *owners, elements *pieces)
 {
-    for (int looks = 1;; looks++) {
+    for (uint32_t looks = 1;; looks++) {
         int missing = -1;
         uint4 v[PEER_ROWS_AT_ONCE][2 * elements::CHUNKS];
 #pragma unroll

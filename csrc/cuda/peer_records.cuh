@@ -24,7 +24,7 @@ __device__ inline void send_record(uint4 *at, const uint2 &payload, uint32_t epo
 __device__ inline bool receive_record(const nk_peer_group &g, peer_launch &l, int from, const uint4 *at,
                                       uint2 &payload)
 {
-    for (int looks = 1;; looks++) {
+    for (uint32_t looks = 1;; looks++) {
         const uint4 v = ld_volatile_v4(at);
         payload = make_uint2(v.x, v.z);
         if (v.y == l.epoch && v.w == l.epoch) return true;

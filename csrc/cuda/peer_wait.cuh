@@ -8,7 +8,7 @@
 #include "cuda/ptx/system.cuh"
 #include "peer_config.h"
 
-#define PEER_LOOKS 64 /* of a wait, between two at the clock */
+#define PEER_LOOKS 64 /* of a wait, between two at the clock. Divides 2^32, where looks begin again in a long wait */
 
 /* What a thread knows of the launch. */
 typedef struct peer_launch {
@@ -38,7 +38,7 @@ __device__ inline void note_missing_rank(const nk_peer_group &g, const peer_laun
 }
 
 /* Whether a thread that waits for `rank`, and has looked so often, shall give up. */
-__device__ inline bool gives_up(const nk_peer_group &g, peer_launch &l, int rank, int looks)
+__device__ inline bool gives_up(const nk_peer_group &g, peer_launch &l, int rank, uint32_t looks)
 {
     if (looks % PEER_LOOKS) return false;
     const uint64_t now = mov_globaltimer();
@@ -67,7 +67,7 @@ __device__ inline bool exchange_arrivals(const nk_peer_group &g, peer_launch &l,
         peer_header *there = (peer_header *)arena_of(g, other);
         st_relaxed_sys(&there->arrived[phase][blockIdx.x][g.rank], l.epoch);
         const uint32_t *here = &l.header->arrived[phase][blockIdx.x][other];
-        for (int looks = 1; !has_arrived(ld_acquire_sys(here), l.epoch); looks++) {
+        for (uint32_t looks = 1; !has_arrived(ld_acquire_sys(here), l.epoch); looks++) {
             if (!gives_up(g, l, other, looks)) continue;
             atomicOr(&missing[phase], 1);
             break;
