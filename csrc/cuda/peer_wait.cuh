@@ -1,7 +1,8 @@
 /* How a launch that the ranks of a group share begins, waits for the others, and ends.
  *
  * Every wait has an end. Where a rank does not come in time, the launch notes which in the header and in the host's
- * word, and goes on without: what it writes is NaN. So are the results of all later launches, which no longer wait. */
+ * word, and goes on without: what it writes is NaN. So are the results of all later launches on this arena, which no
+ * longer wait. A launch on another arena of this rank, whose header knows nothing, gives up once it has to wait. */
 #ifndef NK_PEER_WAIT_CUH
 #define NK_PEER_WAIT_CUH
 
@@ -37,12 +38,22 @@ __device__ inline void note_missing_rank(const nk_peer_group &g, const peer_laun
     if (word) st_relaxed_sys(word, rank + 1);
 }
 
-/* Whether a thread that waits for `rank`, and has looked so often, shall give up. */
+/* Whether a thread that waits for `rank`, and has looked so often, shall give up. With its first look at the clock it
+ * reads the host's word, too, in which a launch on another arena may have noted a rank: not sooner and not again, since
+ * that crosses PCIe. */
 __device__ inline bool gives_up(const nk_peer_group &g, peer_launch &l, int rank, uint32_t looks)
 {
     if (looks % PEER_LOOKS) return false;
     const uint64_t now = mov_globaltimer();
-    if (!l.start) l.start = now;
+    if (!l.start) {
+        const uint32_t *word = (const uint32_t *)g.peers[g.world + PEER_HOST_WORD];
+        const uint32_t absent = word ? ld_acquire_sys(word) : 0;
+        if (absent) {
+            note_missing_rank(g, l, (int)absent - 1);
+            return true;
+        }
+        l.start = now;
+    }
     if (now - l.start < (uint64_t)g.peers[g.world + PEER_TIME_LIMIT] && !((volatile peer_header *)l.header)->failed)
         return false;
     note_missing_rank(g, l, rank);

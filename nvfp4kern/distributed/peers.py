@@ -44,8 +44,9 @@ class PeerMemory:
     it having ended.
 
     Where a rank does not come within `seconds`, kernels stop waiting. Their results are NaN, and so
-    are those of all later ones. check(), which every call does first, then raises with the rank's
-    number. Replaying a graph calls no Python: call check() after it.
+    are those of all later ones; a graph that was captured before the memory grew gives up once it
+    has to wait. check(), which every call does first, then raises with the rank's number. Replaying
+    a graph calls no Python: call check() after it.
     """
 
     def __init__(

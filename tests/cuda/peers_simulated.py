@@ -24,10 +24,10 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 
 class Group:
-    def __init__(self, world, seconds=1):
+    def __init__(self, world, seconds=1, word=None):
         self.world = world
         self.arenas = [torch.zeros(ARENA, dtype=torch.uint8, device="cuda") for _ in range(world)]
-        self.word = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.word = torch.zeros(1, dtype=torch.int32, device="cuda") if word is None else word
         addresses = [arena.data_ptr() for arena in self.arenas]
         numbers = [*addresses, self.word.data_ptr(), int(seconds * 1e9)]
         self.peers = torch.tensor(numbers, dtype=torch.int64, device="cuda").view(torch.int32)
@@ -117,6 +117,23 @@ def alone(shots, before=0):
         group.reduce(1, partial, out, shots)
         found.append(bool(out.cpu().isnan().all()))
     return found, group.word.tolist(), group.bytes_of(1)[:16].view(np.uint32).tolist()
+
+
+def elsewhere(shots):
+    """What a launch in another arena gives where nobody comes, after one in the first arena has
+    waited for rank 2 in vain; and the words then. Its own limit is so long that the simulator would
+    call the wait a livelock."""
+    first, partial = Group(3, seconds=1e-6), torch.ones(64, device="cuda").bfloat16()
+    ahead(first, [partial] * 3, 1, shots, 3 * partial)
+    first.bytes_of(1)[128:HEADER].view(np.uint32).reshape(-1, RANKS)[:, 2] = 0
+    records = first.bytes_of(1)[HEADER + RECORDS // 2 :]
+    records[4 * partial.nbytes : 6 * partial.nbytes] = 0
+    second, out = Group(3, word=first.word), torch.zeros_like(partial)
+    first.reduce(1, partial, torch.zeros_like(partial), shots)
+    second.reduce(1, partial, out, shots)
+    words = first.bytes_of(1)[8:16].view(np.uint32).tolist()
+    header = second.bytes_of(1)[:16].view(np.uint32).tolist()
+    return bool(out.cpu().isnan().all()), first.word.tolist(), words, header
 
 
 def experts(world, room, k, h, total, scaled, dtype, records):

@@ -51,12 +51,15 @@ def test_sums_and_waits():
     calls = [("sums", (*case, shots)) for case in SUMS for shots in (1, 2)]
     calls += [("sums", (*SUMS[1], shots, WRAPS)) for shots in (1, 2)]
     alone = [(shots, before) for before in (0, LONG_AGO) for shots in (1, 2)]
-    found = told(calls + [("alone", each) for each in alone])
+    after = [("elsewhere", (shots,)) for shots in (1, 2)]
+    found = told(calls + [("alone", each) for each in alone] + after)
     for (_, (world, *_)), right in zip(calls, found, strict=False):
         assert right == [True] * 4 * world
-    for (_, before), (nan, word, header) in zip(alone, found[len(calls) :], strict=True):
+    for (_, before), (nan, word, header) in zip(alone, found[len(calls) : -2], strict=True):
         assert nan == [True, True] and word[0] in (1, 3)
         assert header == [before + 2, 0, before + 1, *word]
+    for each in found[-2:]:
+        assert each == [True, [3], [1, 3], [1, 0, 1, 3]]
 
 
 @pytest.mark.skipif(not (build.find_cc() and build.find_nvcc()), reason="no cc or no nvcc")
