@@ -202,7 +202,8 @@ __device__ inline token_piece piece_of(const nk_peer_combine_problem &p, int64_t
     return {unit / ctas, (unit % ctas * blockDim.x + threadIdx.x) * 8};
 }
 
-#define PEER_ROWS_AT_ONCE 4
+/* Rows that a thread asks for at once. A record takes twice the registers of its payload. */
+template <nk_dtype DTYPE, bool RECORDS> constexpr int peer_rows_at_once = RECORDS && DTYPE == NK_F32 ? 2 : 4;
 
 /* Where products lie among records: behind one from each rank that says no more than that it is there. */
 __device__ inline uint4 *product_records(const nk_peer_combine_problem &p, uint8_t *arena, const peer_launch &l)
@@ -216,22 +217,23 @@ __device__ inline void send_products(const nk_peer_combine_problem &p, const pee
                                      int64_t t, int64_t h)
 {
     using elements = row_elements<DTYPE, 8>;
+    constexpr int ROWS = peer_rows_at_once<DTYPE, RECORDS>;
     const int32_t *row_of = p.row_of + (to * p.room + t) * p.k;
     const int64_t offset = (t * p.k * p.h + h) * elements::SIZE, row_bytes = p.h * elements::SIZE;
     uint8_t *arena = arena_of(p.group, to);
 #pragma unroll 1
-    for (int j0 = 0; j0 < p.k; j0 += PEER_ROWS_AT_ONCE) {
-        elements pieces[PEER_ROWS_AT_ONCE];
-        int32_t rows[PEER_ROWS_AT_ONCE];
+    for (int j0 = 0; j0 < p.k; j0 += ROWS) {
+        elements pieces[ROWS];
+        int32_t rows[ROWS];
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++)
+        for (int i = 0; i < ROWS; i++)
             rows[i] = j0 + i < p.k ? nk_row_among(row_of[j0 + i], p.rows) : -1;
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++)
+        for (int i = 0; i < ROWS; i++)
             if (rows[i] >= 0)
                 pieces[i].template load<16>(p.products + (rows[i] * p.h + h) * elements::SIZE);
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+        for (int i = 0; i < ROWS; i++) {
             const int64_t at = offset + (j0 + i) * row_bytes;
             if (rows[i] < 0) continue;
 #pragma unroll
@@ -249,23 +251,23 @@ __device__ inline void send_products(const nk_peer_combine_problem &p, const pee
     }
 }
 
-/* Reads some rows' pieces out of records, all at once, until all have come. owners: -1 where there is none to wait
- * for. False where one does not come. */
-template <typename elements>
-__device__ inline bool receive_pieces(const nk_peer_group &g, peer_launch &l, const uint4 *const *records,
-                                      const int *owners, elements *pieces)
+/* Reads some rows' pieces out of records, all at once, until all have come. at: where they begin. owners: -1 where
+ * there is none to wait for. False where one does not come. */
+template <int ROWS, typename elements>
+__device__ inline bool receive_pieces(const nk_peer_group &g, peer_launch &l, const uint8_t *const (&at)[ROWS],
+                                      const int (&owners)[ROWS], elements (&pieces)[ROWS])
 {
     for (uint32_t looks = 1;; looks++) {
         int missing = -1;
-        uint4 v[PEER_ROWS_AT_ONCE][2 * elements::CHUNKS];
+        uint4 v[ROWS][2 * elements::CHUNKS];
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+        for (int i = 0; i < ROWS; i++) {
 #pragma unroll
             for (int c = 0; c < 2 * elements::CHUNKS; c++)
-                if (owners[i] >= 0) v[i][c] = ld_volatile_v4(records[i] + c);
+                if (owners[i] >= 0) v[i][c] = ld_volatile_v4((const uint4 *)at[i] + c);
         }
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+        for (int i = 0; i < ROWS; i++) {
             if (owners[i] < 0) continue;
 #pragma unroll
             for (int c = 0; c < elements::CHUNKS; c++) {
@@ -285,35 +287,34 @@ __device__ inline bool add_products(const nk_peer_combine_problem &p, peer_launc
                                     int64_t h, float sum[8])
 {
     using elements = row_elements<DTYPE, 8>;
+    constexpr int ROWS = peer_rows_at_once<DTYPE, RECORDS>;
     const nk_peer_group &g = p.group;
     uint8_t *arena = (uint8_t *)l.header;
     const int32_t *row_of = p.row_of + (g.rank * p.room + t) * p.k;
 #pragma unroll 1
-    for (int j0 = 0; j0 < p.k; j0 += PEER_ROWS_AT_ONCE) {
-        elements pieces[PEER_ROWS_AT_ONCE];
-        const uint8_t *at[PEER_ROWS_AT_ONCE];
-        const uint4 *records[PEER_ROWS_AT_ONCE];
-        int owners[PEER_ROWS_AT_ONCE];
-        float weights[PEER_ROWS_AT_ONCE];
+    for (int j0 = 0; j0 < p.k; j0 += ROWS) {
+        elements pieces[ROWS];
+        const uint8_t *at[ROWS];
+        int owners[ROWS];
+        float weights[ROWS];
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+        for (int i = 0; i < ROWS; i++) {
             const int j = min(j0 + i, (int)p.k - 1);
             const int64_t offset = ((t * p.k + j) * p.h + h) * elements::SIZE;
             const int owner = j0 + i < p.k ? rank_of_expert(p.ids[t * p.k + j], p.experts, g.world) : -1;
             const int32_t row = nk_row_among(row_of[j], p.rows);
             weights[i] = load_float(p.weights + (t * p.k + j) * p.weight_size, p.weight_dtype);
             owners[i] = owner == g.rank ? -1 : owner;
-            records[i] = product_records(p, arena, l) + offset / 8;
-            at[i] = arena + plain + offset;
+            at[i] = RECORDS ? (uint8_t *)(product_records(p, arena, l) + offset / 8) : arena + plain + offset;
             if (owner == g.rank) at[i] = row < 0 ? NULL : p.products + (row * p.h + h) * elements::SIZE;
             if (owner < 0) at[i] = NULL;
         }
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++)
+        for (int i = 0; i < ROWS; i++)
             if (at[i] && !(RECORDS && owners[i] >= 0)) pieces[i].template load<16>(at[i]);
-        if (RECORDS && !receive_pieces(g, l, records, owners, pieces)) return false;
+        if (RECORDS && !receive_pieces(g, l, at, owners, pieces)) return false;
 #pragma unroll
-        for (int i = 0; i < PEER_ROWS_AT_ONCE; i++) {
+        for (int i = 0; i < ROWS; i++) {
             if (!at[i]) continue;
 #pragma unroll
             for (int e = 0; e < 8; e++)
