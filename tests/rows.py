@@ -193,6 +193,7 @@ ROWS = {
                 "gated experts of NVFP4",
                 "changing offsets",
                 "plans by cost",
+                "K among CTAs",
                 "row_scale, few SMs",
                 "combine of any alignment",
                 "sort_by_expert",

@@ -72,15 +72,6 @@ def check_sm120_gemm(tile, device, c):
         check_list(device, c, [(5, 40, 32), (130, 48, 96)], FORMS[0], order=order)
 
 
-def check_divided(device, c, tokens, dtype):
-    """K of 26 steps and a part of one among several CTAs, also of tiles that are not full."""
-    for form, m, n, lead in (("linear", tokens + 3, 133, ()), ("blocked", 5, 300, (2,))):
-        of_halves.check_gemm(device, c, dtype, m, n, 1712, form, lead=lead, out=dtype)
-        of_halves.check_gemm(device, c, dtype, m, n, 1712, form, lead=lead, full=True)
-    of_halves.check_dual(device, c, dtype, tokens, 75, 1712, "flat", activation="gelu", out=dtype)
-    of_halves.check_gemm(device, c, dtype, 9, 70, 1680, "linear", row_bytes=1681 // 2 + 3)
-
-
 def check_16_bit_dense(device, c, tokens, dtype):
     for form in SCALE_FORMS:
         of_halves.check_gemm(device, c, dtype, tokens + 3, 133, 304, form, full=True)
@@ -102,7 +93,6 @@ def check_sm120_kind_f16(tile, device, c):
     sizes = [(tokens + 3, 133, 288), (0, 64, 32), (1, 1, 1408), (2 * tokens + 5, 260, 96)]
     for dtype in of_halves.DTYPES:
         check_16_bit_dense(device, c, tokens, dtype)
-        check_divided(device, c, tokens, dtype)
         full = {"make": data.full_range, "out": dtype}
         check_list(device, c, sizes, ("linear", "linear"), dtype=dtype, **full)
         check_list(device, c, [*sizes, (9, 70, 160)] * 7, ("linear", "blocked"), dtype=dtype)

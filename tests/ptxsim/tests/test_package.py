@@ -48,6 +48,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "of_gemm or test_gemm and not full_range and not 4096 and not few",
     ],
     "plans by cost": ["operators/test_hopper_plans.py", "operators/test_consumer_plans.py"],
+    "K among CTAs": ["operators/test_divided_k.py"],
     "few tokens": [
         "operators/test_gemm.py",
         "-k",
@@ -136,6 +137,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
     "sort_by_expert": ["operators/test_sort_by_expert.py"],
 }
 SMS = {
+    "K among CTAs": 24,
     "few tokens, clusters of any size": 16,
     "few tokens, few rows": 16,
     "dual_gemm of few tokens": 16,
