@@ -17,7 +17,7 @@ static nk_status count_clusters(nk_device device, const cuda_gpu *gpu, const cud
     return NK_OK;
 }
 
-/* All that a schedule depends on. */
+/* All that a schedule depends on: of the rows that plan here no GPU runs more than one. */
 typedef struct schedule_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;

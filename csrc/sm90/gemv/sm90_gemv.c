@@ -56,7 +56,7 @@ static nk_status count_gemv_clusters(cuda_kernel *kernel, nk_device device, cons
 typedef struct gemv_question {
     const cuda_gpu *gpu;
     int64_t l, m, n, k;
-    int16_t kind, access, is_dual, has_experts, is_list, is_blocked, has_maps;
+    int32_t kind, access, is_dual, has_experts, is_list, is_blocked, has_maps;
     int32_t forced; /* a tile, or NK_TILE_ANY */
 } gemv_question;
 
@@ -82,8 +82,8 @@ static nk_status find_schedule_once(const nk_gemv_problem *p, const sm90_gemv_va
                              p->m,
                              p->n,
                              p->k,
-                             (int16_t)variant->kind,
-                             (int16_t)sm90_gemv_access_of(p),
+                             variant->kind,
+                             sm90_gemv_access_of(p),
                              variant->is_dual,
                              variant->has_experts,
                              variant->is_list,
