@@ -96,6 +96,8 @@ def c_default(p):
         return f" = {NK_DTYPES[p.default]}"
     if kind == "PY_FLOAT_OR_NONE":
         return " = INFINITY"
+    if kind == "PY_COUNT_OR_NONE":
+        return " = -1"
     if kind in ("PY_INT", "PY_FLOAT") and not required(p) and p.default:
         return f" = {p.default!r}" + "f" * (kind == "PY_FLOAT")
     return ""

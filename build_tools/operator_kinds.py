@@ -44,6 +44,7 @@ scalar = Kind("PY_SCALAR", "Scalar", **SCALAR)
 scalar_or_none = Kind("PY_SCALAR_OR_NONE", "Scalar | None", **SCALAR)
 count = Kind("PY_INT", "int", "int {0}")
 size = Kind("PY_INT", "int", "SymInt {0}")
+size_or_none = Kind("PY_COUNT_OR_NONE", "int | None", "SymInt? {0}")  # None is -1
 number = Kind("PY_FLOAT", "float", "float {0}")
 bound = Kind("PY_FLOAT_OR_NONE", "float | None", "float? {0}")  # None is infinite
 flag = Kind("PY_BOOL", "bool", "bool {0}")

@@ -42,6 +42,7 @@ from operator_kinds import (
     scales,
     score,
     size,
+    size_or_none,
     tensor,
 )
 
@@ -262,11 +263,15 @@ LISTS = FLOATS | {
     "sfb": "Sequence[Tensor | None] | None = None",
     "offsets": "None = None",
     "rows": "None = None",
+    "expected_rows": "None = None",
     "alpha": "float | Sequence[Scalar] | None = None",
     "row_scale": "Sequence[Tensor | None] | None = None",
     "bias": "Sequence[Tensor | None] | None = None",
 }
-STACKED = "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation row_scale"
+STACKED = (
+    "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token activation row_scale"
+    " expected_rows"
+)
 
 
 @operator(
@@ -276,7 +281,7 @@ STACKED = "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token acti
     defaults=f".activation = NK_IDENTITY, .all.out_dtype = NK_OTHER, {NOT_GIVEN}",
     members=ENCODING | {
         "offsets": "offsets", "rows": "rows", "rows_per_token": "rows_per_token",
-        "activation": "activation",
+        "expected_rows": "expected_rows", "activation": "activation",
     },
     overloads=[
         LISTS | {"a": "Sequence[_A]", "out": "list[_A] | None = None", "returns": "list[_A]"},
@@ -295,10 +300,11 @@ STACKED = "a b sfa sfb offsets! alpha bias scale_layout rows rows_per_token acti
 def grouped_gemm(
     a: tensor, b: tensor, sfa: optional = None, sfb: optional = None, *,
     offsets: optional = None, rows: optional = None, rows_per_token: size = 1,
-    alpha: scalar_or_none = None, row_scale: optional = None, bias: optional = None,
-    activation: alone = "identity", scale_layout: layouts = "linear", out: own_outs = None,
-    out_dtype: own_dtype = None, quantized: flag = False, global_scale: global_scale = None,
-    global_scale_inverse: inverse = None, data_dtype: codes_dtype = None,
+    expected_rows: size_or_none = None, alpha: scalar_or_none = None, row_scale: optional = None,
+    bias: optional = None, activation: alone = "identity", scale_layout: layouts = "linear",
+    out: own_outs = None, out_dtype: own_dtype = None, quantized: flag = False,
+    global_scale: global_scale = None, global_scale_inverse: inverse = None,
+    data_dtype: codes_dtype = None,
 ):  # fmt: skip
     """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
@@ -312,6 +318,8 @@ def grouped_gemm(
         of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked
         sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on
         GPUs; rows of no expert may hold any.
+    expected_rows: how many rows the offsets are expected to give to experts; None: all that they divide. For the choice
+        of kernel and tile alone: any number of rows gives right results.
     row_scale: float32, one for each row of a, [sum M] or with rows [M], which multiplies the sums made of it first.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
@@ -328,7 +336,7 @@ def grouped_gemm(
 
 GATED = (
     "a b sfa sfb offsets alpha activation scale_layout rows rows_per_token limit activation_scale"
-    " bias gate_up row_scale"
+    " bias gate_up row_scale expected_rows"
 )
 
 
@@ -347,9 +355,9 @@ GATED = (
 )  # fmt: skip
 def grouped_dual_gemm(
     a: tensor, b: tensor, sfa: optional, sfb: scales, offsets: tensor, *, rows: optional = None,
-    rows_per_token: size = 1, alpha: scalar_or_none = None, row_scale: optional = None,
-    bias: optional = None, gate_up: gate_up = "halves", activation: activation = "silu",
-    limit: bound = None, activation_scale: number = 1.702,
+    rows_per_token: size = 1, expected_rows: size_or_none = None, alpha: scalar_or_none = None,
+    row_scale: optional = None, bias: optional = None, gate_up: gate_up = "halves",
+    activation: activation = "silu", limit: bound = None, activation_scale: number = 1.702,
     scale_layout: layouts = "linear", out: own_outs = None, out_dtype: own_dtype = None,
     quantized: flag = False, global_scale: global_scale = None,
     global_scale_inverse: inverse = None, data_dtype: codes_dtype = None,
@@ -362,6 +370,7 @@ def grouped_dual_gemm(
         gate_up='interleaved' a row of gate and one of up in turn, as gpt-oss has them, and linear sfb.
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
+    expected_rows: as in grouped_gemm.
     alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N], as b has its rows.
     row_scale: float32, one for each row of a, as in grouped_gemm.
     bias: None, or float16, bfloat16 or float32 [G, 2 N], as b has its rows: added before the activation.

@@ -100,7 +100,7 @@ typedef struct nk_encoded_output {
  * the tokens of all experts, with l = 1. Expert g has tokens offsets[g] .. offsets[g+1] and the weights of batch g of
  * b. A blocked sfa has a_sf_bytes bytes. Where `rows` has data, all.m counts rows of the result, offsets are among
  * these, and a blocked sfa is that of one matrix of rows.tokens rows, of which there is at least one. all.row_scale has
- * a factor for each token, too.
+ * a factor for each token, too. Experts are expected to have expected_rows of the all.m rows, which plans alone read.
  * Where is_activated, D[m,n] = convert(act(h)) of what a gemm converts, by an activation without limit and gate. Where
  * `encoded` is wanted, of the contiguous form alone, d is none: act(h) is encoded instead of converted, with nk_silu
  * for silu, and N is a multiple of 16. is_activated is true then, also by identity, but not of gates. */
@@ -112,6 +112,7 @@ typedef struct nk_grouped_gemm_problem {
     const int32_t *offsets;
     int64_t a_sf_bytes;
     nk_token_rows rows;
+    int64_t expected_rows;
     bool is_activated;
     nk_activation activation;
     nk_encoded_output encoded;

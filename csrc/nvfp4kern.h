@@ -201,6 +201,8 @@ typedef struct nk_encoding_args {
  * With `rows`, int32 [P] on the device: a is [M, K], out is [P, N], the offsets are in 0..P, and row p of out is made
  * of token rows[p] / rows_per_token. sfa is then that of `a` as one matrix. Operands are both NVFP4, or NVFP4 b with
  * 16-bit a, or both of one 16-bit type. 16-bit b has K or N innermost.
+ * `expected_rows` says how many rows the offsets are expected to give to experts, of at most all. It is for the choice
+ * of kernel, tile and split alone: any number of rows gives right results.
  * `activation`, in both forms any but NK_SWIGLU_OAI, which has a gate, is applied before rounding.
  * Contiguous form, where encoding.wanted, with N a multiple of 16: the result is that of quantize instead, codes
  * [sum M, N/2] and linear scales [sum M, N/16] in place of all.out, by a global scale given; of [P, ..] with `rows`. */
@@ -214,6 +216,7 @@ typedef struct nk_grouped_gemm_args {
     const nk_tensor *offsets;
     const nk_tensor *rows;  /* or NULL */
     int64_t rows_per_token; /* 1 where rows is NULL */
+    int64_t expected_rows;  /* contiguous form; below 0: all */
     nk_activation_kind activation;
     nk_encoding_args encoding;
 } nk_grouped_gemm_args;
@@ -222,10 +225,11 @@ size_t nk_gemm_problem_size(void);
 nk_status nk_grouped_gemm_out(const nk_grouped_gemm_args *args, nk_tensor *specs);
 nk_status nk_grouped_gemm(const nk_grouped_gemm_args *args, nk_exec *exec);
 
-/* grouped_dual_gemm: dual_gemm of each expert's tokens, which `offsets` and `rows` give as in grouped_gemm's contiguous
- * form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups, or one after the other in turn, where scales
- * are linear. alpha is [1], [G], [G, 2] (of gates, of ups) or [G, 2 N], bias [G, 2 N], both as b has its rows. out
- * [P, N], P the rows that offsets are among; or where encoding.wanted codes and scales, as in grouped_gemm. */
+/* grouped_dual_gemm: dual_gemm of each expert's tokens. `offsets`, `rows` and expected_rows are those of grouped_gemm's
+ * contiguous form. b [G, 2 N, K], NVFP4, has the gates of each expert, then its ups, or one after the other in turn,
+ * where scales are linear. alpha is [1], [G], [G, 2] (of gates, of ups) or [G, 2 N], bias [G, 2 N], both as b has its
+ * rows. out [P, N], P the rows that offsets are among; or where encoding.wanted codes and scales, as in grouped_gemm.
+ */
 typedef enum nk_gate_up { NK_GATE_UP_HALVES, NK_GATE_UP_INTERLEAVED } nk_gate_up;
 
 typedef struct nk_grouped_dual_gemm_args {
@@ -234,6 +238,7 @@ typedef struct nk_grouped_dual_gemm_args {
     const nk_tensor *offsets;
     const nk_tensor *rows;  /* or NULL */
     int64_t rows_per_token; /* 1 where rows is NULL */
+    int64_t expected_rows;  /* below 0: all */
     nk_scalar alpha;
     const nk_tensor *row_scale; /* or NULL */
     const nk_tensor *bias;      /* or NULL */

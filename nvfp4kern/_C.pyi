@@ -204,12 +204,12 @@ def dual_gemm(
 def grouped_gemm(
     a: Sequence[_A], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
-    rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
-    row_scale: Sequence[Tensor | None] | None = None, bias: Sequence[Tensor | None] | None = None,
-    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
-    out: list[_A] | None = None, out_dtype: OutDtype | None = None,
-    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
-    data_dtype: None = None,
+    rows_per_token: int = 1, expected_rows: None = None,
+    alpha: float | Sequence[Scalar] | None = None, row_scale: Sequence[Tensor | None] | None = None,
+    bias: Sequence[Tensor | None] | None = None, activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear", out: list[_A] | None = None,
+    out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
+    global_scale_inverse: None = None, data_dtype: None = None,
 ) -> list[_A]:
     """One gemm for each group or expert g: out_g = activation(alpha_g * a_g @ b_g.T + bias_g), rounded once.
 
@@ -223,6 +223,8 @@ def grouped_gemm(
         of token rows[p] // rows_per_token. So route's sorted_rows goes in as it is, with rows_per_token=k. Blocked
         sfa are then those of a as one matrix. A number that names no token is an error on the CPU and clamped on
         GPUs; rows of no expert may hold any.
+    expected_rows: how many rows the offsets are expected to give to experts; None: all that they divide. For the choice
+        of kernel and tile alone: any number of rows gives right results.
     row_scale: float32, one for each row of a, [sum M] or with rows [M], which multiplies the sums made of it first.
     Operands: both NVFP4; NVFP4 b with float16 or bfloat16 a (sfa=None); or both of one 16-bit type (no scale
         factors), b then with K or N innermost.
@@ -251,17 +253,18 @@ def grouped_gemm(
 def grouped_gemm(
     a: Sequence[Tensor], b: Sequence[Tensor], sfa: Sequence[Tensor | None] | None = None,
     sfb: Sequence[Tensor | None] | None = None, *, offsets: None = None, rows: None = None,
-    rows_per_token: int = 1, alpha: float | Sequence[Scalar] | None = None,
-    row_scale: Sequence[Tensor | None] | None = None, bias: Sequence[Tensor | None] | None = None,
-    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: tuple[_A, ...],
-    out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
-    global_scale_inverse: None = None, data_dtype: None = None,
+    rows_per_token: int = 1, expected_rows: None = None,
+    alpha: float | Sequence[Scalar] | None = None, row_scale: Sequence[Tensor | None] | None = None,
+    bias: Sequence[Tensor | None] | None = None, activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear", out: tuple[_A, ...], out_dtype: OutDtype | None = None,
+    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
+    data_dtype: None = None,
 ) -> tuple[_A, ...]: ...
 @overload
 def grouped_gemm(
     a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
-    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    row_scale: Tensor | None = None, bias: Tensor | None = None,
+    rows: Tensor | None = None, rows_per_token: int = 1, expected_rows: int | None = None,
+    alpha: Scalar | None = None, row_scale: Tensor | None = None, bias: Tensor | None = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
     out: _A | None = None, out_dtype: OutDtype | None = None, quantized: Literal[False] = False,
     global_scale: None = None, global_scale_inverse: None = None, data_dtype: None = None,
@@ -269,8 +272,8 @@ def grouped_gemm(
 @overload
 def grouped_gemm(
     a: _A, b: Tensor, sfa: Tensor | None = None, sfb: Tensor | None = None, *, offsets: Tensor,
-    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    row_scale: Tensor | None = None, bias: Tensor | None = None,
+    rows: Tensor | None = None, rows_per_token: int = 1, expected_rows: int | None = None,
+    alpha: Scalar | None = None, row_scale: Tensor | None = None, bias: Tensor | None = None,
     activation: ActivationAlone = "identity", scale_layout: Layouts = "linear",
     out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
     global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
@@ -279,12 +282,12 @@ def grouped_gemm(
 @overload
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
-    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
-    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
-    scale_layout: Layouts = "linear", out: _A | None = None, out_dtype: OutDtype | None = None,
-    quantized: Literal[False] = False, global_scale: None = None, global_scale_inverse: None = None,
-    data_dtype: None = None,
+    rows: Tensor | None = None, rows_per_token: int = 1, expected_rows: int | None = None,
+    alpha: Scalar | None = None, row_scale: Tensor | None = None, bias: Tensor | None = None,
+    gate_up: GateUp = "halves", activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: _A | None = None,
+    out_dtype: OutDtype | None = None, quantized: Literal[False] = False, global_scale: None = None,
+    global_scale_inverse: None = None, data_dtype: None = None,
 ) -> _A:
     """dual_gemm of each expert's tokens: activation(alpha_gate * a_g @ gate_g.T + bias_gate) *
     (alpha_up * a_g @ up_g.T + bias_up) in float32, rounded once. Returns [sum M, N], with rows [P, N]; rows of no expert are not written.
@@ -294,6 +297,7 @@ def grouped_dual_gemm(
         gate_up='interleaved' a row of gate and one of up in turn, as gpt-oss has them, and linear sfb.
     offsets: int32 [G+1]: expert g has rows offsets[g]..offsets[g+1]. With blocked sfa each expert's begin an atom.
     rows, rows_per_token: as in grouped_gemm: int32 [P], row p is made of token rows[p] // rows_per_token.
+    expected_rows: as in grouped_gemm.
     alpha: a number or float32 with one element, [G], [G, 2] (of gate, of up) or [G, 2 N], as b has its rows.
     row_scale: float32, one for each row of a, as in grouped_gemm.
     bias: None, or float16, bfloat16 or float32 [G, 2 N], as b has its rows: added before the activation.
@@ -324,12 +328,13 @@ def grouped_dual_gemm(
 @overload
 def grouped_dual_gemm(
     a: _A, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
-    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
-    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
-    scale_layout: Layouts = "linear", out: Sequence[_A | None] | None = None,
-    out_dtype: None = None, quantized: Literal[True], global_scale: Scalar | None = None,
-    global_scale_inverse: Scalar | None = None, data_dtype: CodesDtype = None,
+    rows: Tensor | None = None, rows_per_token: int = 1, expected_rows: int | None = None,
+    alpha: Scalar | None = None, row_scale: Tensor | None = None, bias: Tensor | None = None,
+    gate_up: GateUp = "halves", activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear",
+    out: Sequence[_A | None] | None = None, out_dtype: None = None, quantized: Literal[True],
+    global_scale: Scalar | None = None, global_scale_inverse: Scalar | None = None,
+    data_dtype: CodesDtype = None,
 ) -> NVFP4[_A]: ...
 @overload
 def route(

@@ -3,16 +3,26 @@
 
 #include <math.h>
 
-int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m)
+/* Experts that can have any of m rows. */
+static int64_t busy_experts(const gemm_desc *d, int64_t m) { return gemm_experts(d) < m ? gemm_experts(d) : m; }
+
+static int64_t most_m_tiles(const gemm_desc *d, int64_t m, int32_t tile_m)
 {
-    const int64_t m = d->gemm->m, experts = gemm_experts(d), busy = experts < m ? experts : m;
+    const int64_t busy = busy_experts(d, m);
     return d->experts ? (m - busy) / tile_m + busy : nk_ceil_div(m, tile_m);
+}
+
+int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m) { return most_m_tiles(d, d->gemm->m, tile_m); }
+
+int64_t gemm_expected_m_tiles(const gemm_desc *d, int32_t tile_m)
+{
+    return most_m_tiles(d, gemm_expected_m(d), tile_m);
 }
 
 int64_t gemm_even_m_tiles(const gemm_desc *d, int32_t tile_m)
 {
-    const int64_t m = d->gemm->m, experts = gemm_experts(d), busy = experts < m ? experts : m;
-    return busy * nk_ceil_div(nk_ceil_div(m, busy), tile_m);
+    const int64_t m = gemm_expected_m(d), busy = busy_experts(d, m);
+    return busy ? busy * nk_ceil_div(nk_ceil_div(m, busy), tile_m) : 0;
 }
 
 const char *gemm_why_not_sizes(const gemm_desc *d)

@@ -74,6 +74,14 @@ static inline bool gemm_gathers(const gemm_desc *d) { return d->experts && d->ex
 /* Tokens of `a`: as many as rows of the result, unless these are gathered. */
 static inline int64_t gemm_tokens(const gemm_desc *d) { return gemm_gathers(d) ? d->experts->rows.tokens : d->gemm->m; }
 
+/* Rows of the result that costs are of: 1 at least, unless there are none. Experts are expected to have so many. They
+ * may have all m: room, limits and grids that must be large enough are for m. */
+static inline int64_t gemm_expected_m(const gemm_desc *d)
+{
+    const int64_t m = d->gemm->m, expected = d->experts ? d->experts->expected_rows : m;
+    return expected > 0 || m == 0 ? expected : 1;
+}
+
 /* Whether a tensor map can have the strides of the tokens. Those of one batch that all share are none. */
 static inline bool gemm_tokens_have_boxes(const nk_gemm_problem *p)
 {
@@ -106,6 +114,9 @@ typedef struct gemm_config {
 
 /* Tiles of m rows: of experts as many as any offsets can need, since each with tokens may have one that is not full. */
 int64_t gemm_m_tiles(const gemm_desc *d, int32_t tile_m);
+
+/* The same of the rows that experts are expected to have. */
+int64_t gemm_expected_m_tiles(const gemm_desc *d, int32_t tile_m);
 
 /* The same if all experts have as many rows. */
 int64_t gemm_even_m_tiles(const gemm_desc *d, int32_t tile_m);

@@ -36,7 +36,7 @@ static gemm_pick fastest_of(const gemm_desc *d, const gemm_query *q)
 typedef struct question {
     const gemm_family *family;
     const cuda_gpu *gpu;
-    int64_t l, experts;
+    int64_t l, experts, expected_m;
     int16_t op, a, b, sf_layout; /* dtypes of the operands, and the weights' layout */
     int16_t batch_invariant, is_activated, is_partial, tokens_have_boxes;
     int32_t forced, count;
@@ -53,6 +53,7 @@ static size_t ask(const gemm_desc *d, const gemm_query *q, question *asked)
     asked->gpu = q->gpu;
     asked->l = p->l;
     asked->experts = gemm_experts(d);
+    asked->expected_m = gemm_expected_m(d);
     asked->op = (int16_t)d->op;
     asked->a = (int16_t)p->a.dtype;
     asked->b = (int16_t)p->b.dtype;

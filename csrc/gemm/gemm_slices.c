@@ -89,6 +89,7 @@ static void slice_of_experts(const gemm_desc *d, int64_t row, int64_t rows, gemm
 {
     c->experts = *d->experts;
     c->experts.all.m = rows;
+    c->experts.expected_rows = least(d->experts->expected_rows, rows);
     move_rows_of_experts(&c->experts, row);
     c->desc = *d;
     c->desc.gemm = c->member = &c->experts.all;

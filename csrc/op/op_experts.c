@@ -50,6 +50,15 @@ static nk_status check_rows(const nk_grouped_gemm_args *args, nk_grouped_gemm_pr
     return NK_OK;
 }
 
+static nk_status check_expected_rows(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem)
+{
+    const int64_t all = problem->all.m, expected = args->expected_rows;
+    NK_CHECK(expected <= all, NK_VALUE_ERROR,
+             "expected_rows: %" PRId64 ", expected 0 to %" PRId64 ": the rows that offsets divide", expected, all);
+    problem->expected_rows = expected < 0 ? all : expected;
+    return NK_OK;
+}
+
 /* The offsets, and what depends on them: the tokens that rows name, the size of a blocked sfa. */
 static nk_status check_offsets(const nk_grouped_gemm_args *args, nk_grouped_gemm_problem *problem)
 {
@@ -95,6 +104,7 @@ nk_status nk_check_experts(const nk_grouped_gemm_args *args, unsigned b_dtypes, 
     p->n = b.rows;
     NK_TRY(nk_check_row_scale(all->row_scale, first, like, first, &p->row_scale));
     NK_TRY(check_rows(args, problem));
+    NK_TRY(check_expected_rows(args, problem));
     return check_offsets(args, problem);
 }
 

@@ -4,8 +4,8 @@
 
 #include "op_gemm.h"
 
-/* Checks a, b [G, N, K] and their scales, `offsets` and `rows`, and fills all of *problem but alpha, bias and output.
- * `b_shape` is what messages expect of b, as in "[G, N, K/2]". *like becomes the view of a. */
+/* Checks a, b [G, N, K] and their scales, `offsets`, `rows` and expected_rows, and fills all of *problem but alpha,
+ * bias and output. `b_shape` is what messages expect of b, as in "[G, N, K/2]". *like becomes the view of a. */
 nk_status nk_check_experts(const nk_grouped_gemm_args *args, unsigned b_dtypes, const char *b_shape,
                            nk_grouped_gemm_problem *problem, nk_view *like);
 

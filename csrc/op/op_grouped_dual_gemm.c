@@ -85,6 +85,7 @@ static nk_grouped_gemm_args stack_of(const nk_grouped_dual_gemm_args *args)
         .offsets = args->offsets,
         .rows = args->rows,
         .rows_per_token = args->rows_per_token,
+        .expected_rows = args->expected_rows,
         .encoding = args->encoding,
     };
 }

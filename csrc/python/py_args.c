@@ -40,6 +40,13 @@ int py_int(PyObject *object, const char *name, int64_t *value)
     return *value == -1 && PyErr_Occurred() ? not_converted(object, name, -1, "an int") : 0;
 }
 
+int py_count_or_none(PyObject *object, const char *name, int64_t *value)
+{
+    if (!object || object == Py_None) return 0;
+    if (py_int(object, name, value) < 0) return -1;
+    return *value < 0 ? py_fail_at(PyExc_ValueError, name, -1, "%lld, expected 0 or more", (long long)*value) : 0;
+}
+
 int py_bool(PyObject *object, const char *name, bool *value)
 {
     if (!object) return 0;

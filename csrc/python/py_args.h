@@ -11,6 +11,7 @@
 int py_wrong_type(PyObject *object, const char *name, int32_t index, const char *expected);
 
 int py_int(PyObject *object, const char *name, int64_t *value);
+int py_count_or_none(PyObject *object, const char *name, int64_t *value); /* not below 0; None counts as not given */
 int py_bool(PyObject *object, const char *name, bool *value); /* True or False alone, not every true object */
 int py_bool_or_none(PyObject *object, const char *name, bool *value, bool *is_none);
 

@@ -139,6 +139,7 @@ static int list_form(py_call *call, PyObject *const *v, PyObject **result)
     int failed = -1;
     if (refused_by_list(v[PY_GROUPED_GEMM_OFFSETS], "offsets") < 0 ||
         refused_by_list(v[PY_GROUPED_GEMM_ROWS], "rows") < 0 ||
+        refused_by_list(v[PY_GROUPED_GEMM_EXPECTED_ROWS], "expected_rows") < 0 ||
         py_bool(v[PY_GROUPED_GEMM_QUANTIZED], "quantized", &quantized) < 0 ||
         (!quantized && py_refuse_encoding(v + PY_GROUPED_GEMM_OUT) < 0) ||
         py_int(v[PY_GROUPED_GEMM_ROWS_PER_TOKEN], "rows_per_token", &per_token) < 0) {

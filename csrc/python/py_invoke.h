@@ -14,6 +14,7 @@ typedef enum py_kind {
     PY_SCALAR,   /* a number or a tensor: an nk_scalar */
     PY_SCALAR_OR_NONE,
     PY_INT,
+    PY_COUNT_OR_NONE, /* an int64_t that None leaves at its default */
     PY_FLOAT,
     PY_FLOAT_OR_NONE,
     PY_BOOL,

@@ -41,6 +41,9 @@ int py_read(py_call *call, PyObject *const *v, void *args, nk_tensor t[PY_MAX_TE
         case PY_INT:
             failed = py_int(object, p->name, member);
             break;
+        case PY_COUNT_OR_NONE:
+            failed = py_count_or_none(object, p->name, member);
+            break;
         case PY_FLOAT_OR_NONE:
             if (object == Py_None) object = NULL;
             /* fallthrough */

@@ -92,6 +92,7 @@ def grouped_gemm(
     offsets: None = None,
     rows: None = None,
     rows_per_token: int = 1,
+    expected_rows: None = None,
     alpha: float | Sequence[Scalar] | None = None,
     row_scale: Sequence[Tensor | None] | None = None,
     bias: Sequence[Tensor | None] | None = None,
@@ -114,6 +115,7 @@ def grouped_gemm(
     offsets: Tensor,
     rows: Tensor | None = None,
     rows_per_token: int = 1,
+    expected_rows: int | None = None,
     alpha: Scalar | None = None,
     row_scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -136,6 +138,7 @@ def grouped_gemm(
     offsets: Tensor,
     rows: Tensor | None = None,
     rows_per_token: int = 1,
+    expected_rows: int | None = None,
     alpha: Scalar | None = None,
     row_scale: Tensor | None = None,
     bias: Tensor | None = None,
@@ -150,10 +153,11 @@ def grouped_gemm(
 ) -> NVFP4[Tensor]: ...
 def grouped_gemm(
     a: Any, b: Any, sfa: Any = None, sfb: Any = None, *, offsets: Any = None, rows: Any = None,
-    rows_per_token: int = 1, alpha: Any = None, row_scale: Any = None, bias: Any = None,
-    activation: ActivationAlone = "identity", scale_layout: Layouts = "linear", out: Any = None,
-    out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
-    global_scale_inverse: Any = None, data_dtype: Any = None,
+    rows_per_token: int = 1, expected_rows: int | None = None, alpha: Any = None,
+    row_scale: Any = None, bias: Any = None, activation: ActivationAlone = "identity",
+    scale_layout: Layouts = "linear", out: Any = None, out_dtype: Any = None,
+    quantized: bool = False, global_scale: Any = None, global_scale_inverse: Any = None,
+    data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     encoding = global_scale, global_scale_inverse, data_dtype
@@ -162,7 +166,8 @@ def grouped_gemm(
     if isinstance(a, (list, tuple)):
         if quantized:
             raise ValueError("quantized: True, expected False where a is a list")
-        for name, given in (("offsets", offsets), ("rows", rows)):
+        none = {"offsets": offsets, "rows": rows, "expected_rows": expected_rows}
+        for name, given in none.items():
             if given is not None:
                 raise ValueError(f"{name}: given, expected None where a is a list")
         if rows_per_token != 1:
@@ -173,7 +178,7 @@ def grouped_gemm(
         raise TypeError("offsets: None, expected a tensor")
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), bias, *pair(scale_layout), rows,
-        rows_per_token, activation, row_scale,
+        rows_per_token, activation, row_scale, expected_rows,
     )  # fmt: skip
     if quantized:
         return _encoded("grouped_gemm_quantized", args, out, out_dtype, *encoding)
@@ -209,9 +214,10 @@ def _grouped_gemm_list(
 @overload
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
-    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
-    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    rows: Tensor | None = None, rows_per_token: int = 1, expected_rows: int | None = None,
+    alpha: Scalar | None = None, row_scale: Tensor | None = None, bias: Tensor | None = None,
+    gate_up: GateUp = "halves", activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702,
     scale_layout: Layouts = "linear", out: Tensor | None = None, out_dtype: OutDtype = None,
     quantized: Literal[False] = False, global_scale: None = None,
     global_scale_inverse: None = None, data_dtype: None = None,
@@ -219,25 +225,26 @@ def grouped_dual_gemm(
 @overload
 def grouped_dual_gemm(
     a: Tensor, b: Tensor, sfa: Tensor | None, sfb: Tensor, offsets: Tensor, *,
-    rows: Tensor | None = None, rows_per_token: int = 1, alpha: Scalar | None = None,
-    row_scale: Tensor | None = None, bias: Tensor | None = None, gate_up: GateUp = "halves",
-    activation: Activation = "silu", limit: float | None = None, activation_scale: float = 1.702,
+    rows: Tensor | None = None, rows_per_token: int = 1, expected_rows: int | None = None,
+    alpha: Scalar | None = None, row_scale: Tensor | None = None, bias: Tensor | None = None,
+    gate_up: GateUp = "halves", activation: Activation = "silu", limit: float | None = None,
+    activation_scale: float = 1.702,
     scale_layout: Layouts = "linear", out: Sequence[Tensor] | None = None, out_dtype: None = None,
     quantized: Literal[True], global_scale: Scalar | None = None,
     global_scale_inverse: Scalar | None = None, data_dtype: CodesDtype = None,
 ) -> NVFP4[Tensor]: ...  # fmt: skip
 def grouped_dual_gemm(
     a: Any, b: Any, sfa: Any, sfb: Any, offsets: Any, *, rows: Any = None, rows_per_token: int = 1,
-    alpha: Any = None, row_scale: Any = None, bias: Any = None, gate_up: Any = "halves",
-    activation: Any = "silu", limit: float | None = None, activation_scale: float = 1.702,
-    scale_layout: Layouts = "linear", out: Any = None, out_dtype: Any = None,
-    quantized: bool = False, global_scale: Any = None, global_scale_inverse: Any = None,
-    data_dtype: Any = None,
+    expected_rows: int | None = None, alpha: Any = None, row_scale: Any = None, bias: Any = None,
+    gate_up: Any = "halves", activation: Any = "silu", limit: float | None = None,
+    activation_scale: float = 1.702, scale_layout: Layouts = "linear", out: Any = None,
+    out_dtype: Any = None, quantized: bool = False, global_scale: Any = None,
+    global_scale_inverse: Any = None, data_dtype: Any = None,
 ) -> Any:  # fmt: skip
     alpha = 1.0 if alpha is None else alpha
     args = (
         a, b, sfa, sfb, offsets, *number(alpha, "alpha"), activation, *pair(scale_layout), rows,
-        rows_per_token, limit, activation_scale, bias, gate_up, row_scale,
+        rows_per_token, limit, activation_scale, bias, gate_up, row_scale, expected_rows,
     )  # fmt: skip
     encoding = global_scale, global_scale_inverse, data_dtype
     if quantized:

@@ -164,26 +164,27 @@ def _dual_gemm(
 def _grouped_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, activation="identity", row_scale=None,
-    out_dtype=None, *, out=None,
+    expected_rows=None, out_dtype=None, *, out=None,
 ):
     return _C.grouped_gemm(
         a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+        expected_rows=expected_rows, alpha=either(alpha, alpha_tensor), row_scale=row_scale,
+        bias=bias, activation=activation, scale_layout=(sfa_layout, sfb_layout), out=out,
+        out_dtype=out_dtype,
     )
 
 
 def _grouped_gemm_quantized(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, bias=None, sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, activation="identity", row_scale=None,
-    global_scale=1.0, global_scale_tensor=None, global_scale_inverse=None,
+    expected_rows=None, global_scale=1.0, global_scale_tensor=None, global_scale_inverse=None,
     global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
 ):
     return _C.grouped_gemm(
         a, b, sfa, sfb, offsets=offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, activation=activation,
-        scale_layout=(sfa_layout, sfb_layout), out=out, quantized=True,
-        global_scale=either(global_scale, global_scale_tensor),
+        expected_rows=expected_rows, alpha=either(alpha, alpha_tensor), row_scale=row_scale,
+        bias=bias, activation=activation, scale_layout=(sfa_layout, sfb_layout), out=out,
+        quantized=True, global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
         data_dtype=data_dtype,
     )[:2]
@@ -192,28 +193,30 @@ def _grouped_gemm_quantized(
 def _grouped_dual_gemm(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702, bias=None,
-    gate_up="halves", row_scale=None, out_dtype=None, *, out=None,
+    gate_up="halves", row_scale=None, expected_rows=None, out_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, gate_up=gate_up,
-        activation=activation, limit=limit, activation_scale=activation_scale,
-        scale_layout=(sfa_layout, sfb_layout), out=out, out_dtype=out_dtype,
+        expected_rows=expected_rows, alpha=either(alpha, alpha_tensor), row_scale=row_scale,
+        bias=bias, gate_up=gate_up, activation=activation, limit=limit,
+        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
+        out_dtype=out_dtype,
     )
 
 
 def _grouped_dual_gemm_quantized(
     a, b, sfa, sfb, offsets, alpha=1.0, alpha_tensor=None, activation="silu", sfa_layout="linear",
     sfb_layout="linear", rows=None, rows_per_token=1, limit=None, activation_scale=1.702, bias=None,
-    gate_up="halves", row_scale=None, global_scale=1.0, global_scale_tensor=None,
-    global_scale_inverse=None, global_scale_inverse_tensor=None, data_dtype=None, *, out=None,
+    gate_up="halves", row_scale=None, expected_rows=None, global_scale=1.0,
+    global_scale_tensor=None, global_scale_inverse=None, global_scale_inverse_tensor=None,
+    data_dtype=None, *, out=None,
 ):
     return _C.grouped_dual_gemm(
         a, b, sfa, sfb, offsets, rows=rows, rows_per_token=rows_per_token,
-        alpha=either(alpha, alpha_tensor), row_scale=row_scale, bias=bias, gate_up=gate_up,
-        activation=activation, limit=limit, activation_scale=activation_scale,
-        scale_layout=(sfa_layout, sfb_layout), out=out, quantized=True,
-        global_scale=either(global_scale, global_scale_tensor),
+        expected_rows=expected_rows, alpha=either(alpha, alpha_tensor), row_scale=row_scale,
+        bias=bias, gate_up=gate_up, activation=activation, limit=limit,
+        activation_scale=activation_scale, scale_layout=(sfa_layout, sfb_layout), out=out,
+        quantized=True, global_scale=either(global_scale, global_scale_tensor),
         global_scale_inverse=either(global_scale_inverse, global_scale_inverse_tensor),
         data_dtype=data_dtype,
     )[:2]
@@ -299,15 +302,16 @@ REGISTERED = {
         '''Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear",
         Tensor? rows=None, SymInt rows_per_token=1, str activation="identity", Tensor?
-        row_scale=None''',
+        row_scale=None, SymInt? expected_rows=None''',
         ("result",), _grouped_gemm, "out_dtype",
     ),
     "grouped_gemm_quantized": (
         '''Tensor a, Tensor b, Tensor? sfa, Tensor? sfb, Tensor offsets, float alpha=1.0, Tensor?
         alpha_tensor=None, Tensor? bias=None, str sfa_layout="linear", str sfb_layout="linear",
         Tensor? rows=None, SymInt rows_per_token=1, str activation="identity", Tensor?
-        row_scale=None, float global_scale=1.0, Tensor? global_scale_tensor=None, float?
-        global_scale_inverse=None, Tensor? global_scale_inverse_tensor=None''',
+        row_scale=None, SymInt? expected_rows=None, float global_scale=1.0, Tensor?
+        global_scale_tensor=None, float? global_scale_inverse=None, Tensor?
+        global_scale_inverse_tensor=None''',
         ("data", "scales"), _grouped_gemm_quantized, "data_dtype",
     ),
     "grouped_dual_gemm": (
@@ -315,7 +319,7 @@ REGISTERED = {
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
         sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
         float activation_scale=1.702, Tensor? bias=None, str gate_up="halves", Tensor?
-        row_scale=None''',
+        row_scale=None, SymInt? expected_rows=None''',
         ("result",), _grouped_dual_gemm, "out_dtype",
     ),
     "grouped_dual_gemm_quantized": (
@@ -323,8 +327,9 @@ REGISTERED = {
         alpha_tensor=None, str activation="silu", str sfa_layout="linear", str
         sfb_layout="linear", Tensor? rows=None, SymInt rows_per_token=1, float? limit=None,
         float activation_scale=1.702, Tensor? bias=None, str gate_up="halves", Tensor?
-        row_scale=None, float global_scale=1.0, Tensor? global_scale_tensor=None, float?
-        global_scale_inverse=None, Tensor? global_scale_inverse_tensor=None''',
+        row_scale=None, SymInt? expected_rows=None, float global_scale=1.0, Tensor?
+        global_scale_tensor=None, float? global_scale_inverse=None, Tensor?
+        global_scale_inverse_tensor=None''',
         ("data", "scales"), _grouped_dual_gemm_quantized, "data_dtype",
     ),
     "route": (

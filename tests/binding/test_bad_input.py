@@ -257,6 +257,10 @@ BAD = [
     (by_rows, given(rows_per_token=2**31), ValueError, "rows_per_token"),
     (by_rows, given(rows_per_token=2**70), ValueError, "rows_per_token"),
     (by_rows, given(rows_per_token=2.0), TypeError, "rows_per_token"),
+    (by_rows, given(expected_rows=-1), ValueError, "expected_rows"),
+    (by_rows, given(expected_rows=M + 1), ValueError, "expected_rows"),
+    (by_rows, given(expected_rows=2**70), ValueError, "expected_rows"),
+    (by_rows, given(expected_rows=2.0), TypeError, "expected_rows"),
     (by_rows, output(M // 2, N), ValueError, "out"),
     (by_rows, given(sfa=zeros(127, 4), scale_layout=("blocked", "linear")), ValueError, "sfa"),
     (by_rows, swap("sfa", lambda t: t[:-1]), ValueError, "sfa"),
@@ -292,6 +296,7 @@ BAD = [
     (stacked, given(offsets=int32(0, 3, 2, M)), ValueError, "offsets"),
     (stacked, swap("rows", lambda t: t + 1), ValueError, "rows"),
     (stacked, given(rows_per_token=0), ValueError, "rows_per_token"),
+    (stacked, given(expected_rows=M + 1), ValueError, "expected_rows"),
     (stacked, to("alpha", dtype=torch.float16), TypeError, "alpha"),
     (stacked, swap("alpha", lambda t: t.T), ValueError, "alpha"),
     (stacked, given(alpha=torch.ones(2)), ValueError, "alpha"),
@@ -307,6 +312,7 @@ BAD = [
     (stacked, given(activation_scale=float("nan")), ValueError, "activation_scale"),
     (stacked, output(M, N), ValueError, "out"),
     (group_list, given(rows_per_token=0.5), TypeError, "rows_per_token"),
+    (group_list, given(expected_rows=0), ValueError, "expected_rows"),
     # numbers
     (route, given(k=0), ValueError, "k"),
     (route, given(k=-1), ValueError, "k"),
@@ -402,7 +408,7 @@ def test_an_object_that_is_nothing(base, name):
     """It is no tensor, number, word, dtype or list."""
     encoding = "global_scale", "global_scale_inverse", "data_dtype"
     unread = dict.fromkeys((contiguous, by_rows, activated, stacked), encoding)
-    unread[group_list] = ("offsets", "rows", *encoding)
+    unread[group_list] = ("offsets", "rows", "expected_rows", *encoding)
     message = "given, " if name in unread.get(base, ()) else "<?object.*, expected "
     refused(base, "cpu", given(**{name: object()}), (TypeError, ValueError), name, message)
 

@@ -119,6 +119,12 @@ SAYS = [
      "rows_per_token: 2, expected 1 where a is a list"),
     (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], rows=OFFSETS.int()), ValueError,
      "rows: given, expected None where a is a list"),
+    (contiguous(OFFSETS.int(), expected_rows=5), ValueError,
+     "expected_rows: 5, expected 0 to 4: the rows that offsets divide"),
+    (contiguous(OFFSETS.int(), expected_rows=-2), ValueError,
+     "expected_rows: -2, expected 0 or more"),
+    (lambda: nk.grouped_gemm([A], [B], [SFA], [SFB], expected_rows=4), ValueError,
+     "expected_rows: given, expected None where a is a list"),
     # Strides.
     (gemm(wide(A)), ValueError, "a: stride 2 along K, expected 1, as after .contiguous()"),
     (gemm(wide(X), sfa=None), ValueError,

@@ -43,7 +43,7 @@ class Model:
         """(the weighted sum, what it sums)"""
         weights, _, _, offsets, rows = lib.route(x, self.router, TOP_K, permutation=True)
         mine = {"scale_layout": "blocked", "offsets": offsets}
-        by_row = {"rows": rows, "rows_per_token": TOP_K}
+        by_row = {"rows": rows, "rows_per_token": TOP_K, "expected_rows": len(x)}
         ours = {"scale_layout": ("blocked", "linear"), "offsets": offsets}
         w1, w2, token = self.experts_in, self.experts_out, rows // TOP_K
         q = lib.quantize(x, global_scale="amax", scale_layout="blocked")

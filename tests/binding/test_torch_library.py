@@ -182,7 +182,7 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
         (
             nk.grouped_dual_gemm,
             (x, w.data[:1].expand(2, 32, 24), None, w.scales[:1].expand(2, 32, 3), offsets),
-            {"quantized": True, "global_scale": torch.ones(1, device=device)},
+            {"quantized": True, "global_scale": torch.ones(1, device=device), "expected_rows": 0},
         ),
         (
             nk.grouped_gemm,
@@ -197,6 +197,7 @@ def test_fakes_of_any_number_of_rows(rows, layout, device):
                 "offsets": torch.tensor([0, 0, 3 * rows], dtype=torch.int32, device=device),
                 "rows": torch.arange(3 * rows, dtype=torch.int32, device=device),
                 "rows_per_token": 3,
+                "expected_rows": rows,
                 "activation": "relu2",
             },
         ),

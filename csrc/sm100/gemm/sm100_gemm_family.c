@@ -102,6 +102,12 @@ const char *sm100_why_not_config(const gemm_desc *d, const gemm_query *q, const 
     return tiles * t->cluster < GEMM_LARGEST ? NULL : GEMM_TOO_LARGE;
 }
 
+/* Of experts those of the rows that they are expected to have; their tokens are never the MMA's M. */
+static int64_t sm100_expected_tiles(const gemm_desc *one, const gemm_config *t, const tiling *its)
+{
+    return one->experts ? its->m_tiles * gemm_expected_m_tiles(one, t->tile_m) : (int64_t)its->tiles;
+}
+
 /* Tiles run in waves, and a wave is charged to the member with its first tile, the longest. The fixed part, us(.., 0),
  * is charged once, since all members are one launch. */
 double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c)
@@ -114,7 +120,8 @@ double sm100_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c
     for (int i = 0; i < d->count; i++) {
         const gemm_desc one = gemm_member(d, i);
         const tiling its = sm100_tiling_of_member(&one, q, t, c->schedule);
-        const int64_t end = begin + (int64_t)its.tiles, waves = nk_ceil_div(end, at_once) - nk_ceil_div(begin, at_once);
+        const int64_t end = begin + sm100_expected_tiles(&one, t, &its),
+                      waves = nk_ceil_div(end, at_once) - nk_ceil_div(begin, at_once);
         us += mainloop->us(&one, t, (double)waves) - (i ? mainloop->us(&one, t, 0) : 0);
         begin = end;
     }

@@ -68,7 +68,7 @@ static double sm100_f16_tiles_us(const gemm_desc *d, const gemm_config *t, doubl
     const int matrices = gemm_matrices(d);
     const double k = (double)p->k / t->split_k, blocks = k / SM100_KIND_F16_SWIZZLE_K;
     const double weight_bytes = sm100_f16_decodes(d) ? 0.5 + 1.0 / NK_SF_VEC : 2;
-    const double tokens = p->m < t->tile_m ? (double)p->m : t->tile_m; /* that are there */
+    const double tokens = fmin((double)gemm_expected_m(d), t->tile_m); /* that are there */
     const double bytes = (matrices * SM100_GEMM_CTA_M * weight_bytes + 2 * tokens / t->ctas_per_mma) * k;
     const double rows = (double)t->tile_m / t->ctas_per_mma + (sm100_f16_decodes(d) ? 0 : SM100_GEMM_CTA_M),
                  of_rows = rows * SM100_KIND_F16_OPERAND_ROW_CYCLES;

@@ -97,9 +97,10 @@ double sm120_us(const gemm_desc *d, const gemm_query *q, const gemm_candidate *c
         const int64_t m_tiles = d->experts ? gemm_even_m_tiles(d, t->tile_m) : p->l * nk_ceil_div(p->m, t->tile_m);
         const int64_t some = m_tiles * gemm_n_tiles(d, t, p->n);
         const double weights = (double)gemm_weight_batches(d) * (double)p->n * gemm_matrices(d);
+        const double tokens = (double)(d->experts ? gemm_expected_m(d) : p->l * p->m);
         tiles += some;
         steps += (double)some * (double)nk_ceil_div(p->k, t->tile_k);
-        bytes += (weights * CODE_BYTES + (double)(p->l * p->m) * token_bytes(d)) * (double)p->k;
+        bytes += (weights * CODE_BYTES + tokens * token_bytes(d)) * (double)p->k;
     }
     if (tiles == 0) return 0;
     const int64_t crowd = nk_ceil_div(tiles * parts, q->gpu->sms), resident = crowd < most ? crowd : most;

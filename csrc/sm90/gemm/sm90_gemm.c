@@ -148,16 +148,16 @@ typedef struct m_tiles {
     double count, tile_m;
 } m_tiles;
 
-/* What to expect if m rows fall to experts at random: each one's are divided evenly among as few tiles of at most
+/* What to expect if rows fall to experts at random: each one's are divided evenly among as few tiles of at most
  * tile_m rows as it needs, whose rows are rounded up to `step`. With INT32_MAX: the experts that have rows. An expert's
  * rows are about Poisson. A mean above MANY is taken for all of them, and half a tile more. */
-static m_tiles sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m, int32_t step)
+static m_tiles sm90_gemm_expert_tiles(const gemm_desc *d, int32_t tile_m, int32_t step)
 {
     enum { MANY = 512, WIDTH = 200 }; /* nine standard deviations of MANY */
-    const double mean = (double)m / (double)experts;
+    const double experts = (double)gemm_experts(d), mean = (double)gemm_expected_m(d) / experts;
     if (mean > MANY) {
         const double count = nk_larger(1, mean / tile_m + 0.5);
-        return (m_tiles){(double)experts * count, fmin(tile_m, mean / count + 0.5 * step)};
+        return (m_tiles){experts * count, fmin(tile_m, mean / count + 0.5 * step)};
     }
     const int first = mean > WIDTH ? (int)mean - WIDTH : 0;
     double weight = 1, all = 0, tiles = 0, tokens = 0; /* weights are relative, to the first one */
@@ -169,7 +169,7 @@ static m_tiles sm90_gemm_expert_tiles(int64_t m, int64_t experts, int32_t tile_m
         if (its) tokens += weight * its * (double)(nk_ceil_div(nk_ceil_div(rows, its), step) * step);
         weight *= mean / (rows + 1);
     }
-    return (m_tiles){(double)experts * tiles / all, tiles > 0 ? tokens / tiles : 0};
+    return (m_tiles){experts * tiles / all, tiles > 0 ? tokens / tiles : 0};
 }
 
 /* Tiles of experts are not equally high, so the CTA that takes longest has more tokens than the mean says. With this
@@ -182,7 +182,7 @@ static m_tiles sm90_gemm_expected_tiles(const gemm_desc *d, const gemm_config *t
     const nk_gemm_problem *p = d->gemm;
     const double n_tiles = (double)gemm_n_tiles(d, t, p->n);
     if (!d->experts) return (m_tiles){n_tiles * (double)(p->l * nk_ceil_div(p->m, t->tile_m)), t->tile_m};
-    m_tiles tiles = sm90_gemm_expert_tiles(p->m, gemm_experts(d), t->tile_m, SM90_GEMM_TILE_M_STEP(t->tile_m));
+    m_tiles tiles = sm90_gemm_expert_tiles(d, t->tile_m, SM90_GEMM_TILE_M_STEP(t->tile_m));
     tiles.count *= n_tiles;
     tiles.tile_m *= UNEVEN_TILES;
     return tiles;
@@ -201,9 +201,9 @@ double sm90_gemm_us(const gemm_desc *d, const gemm_query *q, const gemm_candidat
     const int64_t steps = nk_ceil_div(nk_ceil_div(all_steps, steps_of_stage), t->cluster) * steps_of_stage;
     const double ctas = (tiles < (double)at_once ? tiles : (double)at_once) * t->cluster;
     const double padded_k = (double)(all_steps * SM90_GEMM_STEP);
-    const double token_bytes = t->natural_k ? 0 : (double)p->l * (double)p->m * padded_k * 2; /* of the prologue */
-    const double matrices =
-        d->experts ? sm90_gemm_expert_tiles(p->m, gemm_experts(d), INT32_MAX, 1).count : (double)p->l; /* with rows */
+    const double m = (double)gemm_expected_m(d);
+    const double token_bytes = t->natural_k ? 0 : (double)p->l * m * padded_k * 2; /* of the prologue */
+    const double matrices = d->experts ? sm90_gemm_expert_tiles(d, INT32_MAX, 1).count : (double)p->l; /* with rows */
     const double weight_bytes = matrices * (double)p->n * padded_k * (9.0 / 16) * gemm_matrices(d);
     const double busy = 1 + SM90_GEMM_BUSY * ctas / q->gpu->sms; /* CTAs share memory, L2 and power */
     const double natural_k = p->a.dtype == NK_BF16 ? SM90_GEMM_NATURAL_K_BF16_US : SM90_GEMM_NATURAL_K_FP16_US;

@@ -39,7 +39,7 @@ static bool fits_gemv(const gemm_desc *d)
 nk_status sm90_plan_gemv_experts(const gemm_desc *d, const nk_settings *settings, nk_plan *found,
                                  sm90_gemv_choice *choice)
 {
-    const nk_gemv_problem rows = batch_per_row(d);
+    nk_gemv_problem rows = batch_per_row(d);
     const nk_dtype dtype = rows.a.dtype;
     const sm90_gemv_variant variant = {.kind = dtype == NK_F16    ? SM90_GEMV_FP16
                                                : dtype == NK_BF16 ? SM90_GEMV_BF16
@@ -47,7 +47,9 @@ nk_status sm90_plan_gemv_experts(const gemm_desc *d, const nk_settings *settings
                                        .is_dual = d->up,
                                        .has_experts = true};
     if (!fits_gemv(d)) return NK_DECLINED;
+    rows.l = gemm_expected_m(d); /* the CTAs of rows that have no expert exit at once */
     NK_TRY(sm90_gemv_plan(&rows, &variant, settings, found, choice));
+    found->grid = d->gemm->m * choice->schedule.clusters * choice->schedule.scheduler.cluster;
     found->why = "few rows: each reads its expert's weights";
     return NK_OK;
 }

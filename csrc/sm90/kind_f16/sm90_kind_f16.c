@@ -86,14 +86,14 @@ static double sm90_f16_us_of(const gemm_desc *d, const gemm_query *q, const gemm
 {
     const nk_gemm_problem *p = d->gemm;
     const gemm_config *t = &configs[c->config];
-    const int64_t busy = gemm_experts(d) < p->m ? gemm_experts(d) : p->m;
+    const int64_t m = gemm_expected_m(d), busy = gemm_experts(d) < m ? gemm_experts(d) : m;
     const int64_t tiles = gemm_n_tiles(d, t, p->n) * gemm_even_m_tiles(d, t->tile_m);
     const double stages = (double)nk_ceil_div(p->k, t->tile_k);
     const double tensor = sm90_f16_panels(t) * t->tile_n * t->tile_m * SM90_KIND_F16_TENSOR_US;
     const double l2 = SM90_KIND_F16_STAGE_BYTES(t->tile_m, t->tile_n, t->tile_k) / SM90_KIND_F16_BYTES_PER_US;
     const double loop = stages * (SM90_KIND_F16_STAGE_US + (tensor > l2 ? tensor : l2));
     const double tile = SM90_KIND_F16_TILE_US + t->tile_m * SM90_KIND_F16_TILE_TOKEN_US + loop;
-    const double elements = (double)p->k * ((double)p->m + (double)busy * (double)p->n) + (double)p->m * (double)p->n;
+    const double elements = (double)p->k * ((double)m + (double)busy * (double)p->n) + (double)m * (double)p->n;
     const double ctas = (double)nk_ceil_div(tiles, q->gpu->sms) * tile,
                  memory = 2 * elements / SM90_KIND_F16_MEMORY_PER_US;
     return SM90_KIND_F16_LAUNCH_US + (ctas > memory ? ctas : memory);
