@@ -68,6 +68,7 @@ def product(
     inverse: bool,
     expert_map: Tensor | None = None,
     *,
+    all_experts: int | None = None,
     gated: bool = True,
     **gating: Any,
 ) -> Tensor:
@@ -75,6 +76,7 @@ def product(
 
     ids, weights: [T, k]. An expert of -1 adds nothing.
     expert_map: where ids are those of all ranks, this rank's expert for each, or -1.
+    all_experts: how many all ranks have, where ids are this rank's own.
     gating: activation and limit of grouped_dual_gemm; with gated=False activation of grouped_gemm.
     """
     ids, local = expert_ids(ids, len(x)), len(layer.w13_weight)
@@ -83,11 +85,13 @@ def product(
         of_rank = {"expert_map": expert_map, "num_local_experts": local}
     experts = local if expert_map is None else len(expert_map)
     _, offsets, rows, row_of = nk.sort_by_expert(ids, experts, **of_rank)
+    expected_rows = -(-ids.numel() * local // (all_experts or experts))
     a, scales = readable(x), None
     if w4a4:
         a, scales, _ = quantize_input(a, "static", layer.w13_nvfp4_input_scale, inverse)
     first = a, layer.w13_weight, scales, layer.w13_weight_scale
-    options = {"offsets": offsets, "rows": rows, "rows_per_token": ids.shape[1]} | gating
+    of_both = {"offsets": offsets, "expected_rows": expected_rows}
+    options = {"rows": rows, "rows_per_token": ids.shape[1]} | of_both | gating
     options["alpha"] = layer.w13_nvfp4_alpha
     up: Callable[..., Any] = nk.grouped_dual_gemm if gated else nk.grouped_gemm
     if w4a4:
@@ -97,6 +101,6 @@ def product(
         h = up(*first, out_dtype=x.dtype, **options)
     y = nk.grouped_gemm(
         h, layer.w2_weight, scales, layer.w2_weight_scale,
-        offsets=offsets, alpha=layer.w2_nvfp4_alpha, out_dtype=x.dtype,
+        alpha=layer.w2_nvfp4_alpha, out_dtype=x.dtype, **of_both,
     )  # fmt: skip
     return nk.combine(y, row_of, readable(weights.float()), out_dtype=x.dtype)

@@ -372,15 +372,23 @@ class NVFP4Experts(Frozen):
         return self.derived()[f"{name}_input"] if self.input_quant == "static" else None
 
     def _products_of(
-        self, tokens: Operand, dtype: torch.dtype, sorted_rows: Tensor, k: int, offsets: Tensor
+        self,
+        tokens: Operand,
+        dtype: torch.dtype,
+        sorted_rows: Tensor,
+        k: int,
+        offsets: Tensor,
+        expected_rows: int | None = None,
     ) -> Tensor:
-        """_products of tokens as _operand makes them."""
+        """_products of tokens as _operand makes them. The offsets are expected to give so many of
+        sorted_rows to experts, or all."""
         a, sfa, row_scale = tokens
-        options: dict[str, Any] = {"rows": sorted_rows, "rows_per_token": max(k, 1)}
+        of_both: dict[str, Any] = {"expected_rows": expected_rows}
+        options = {"rows": sorted_rows, "rows_per_token": max(k, 1)} | of_both
         if not self.gated:
             options["activation"] = self.gating["activation"]
             h = self._product("gate_up", tokens, offsets, dtype, **options)
-            return self._product("down", self._operand(h, "down"), offsets, dtype)
+            return self._product("down", self._operand(h, "down"), offsets, dtype, **of_both)
         stack = a, self.gate_up_proj, sfa, self.gate_up_proj_weight_scale, offsets
         options |= {
             "alpha": self.derived()["gate_up_alpha"],
@@ -390,11 +398,11 @@ class NVFP4Experts(Frozen):
         }
         if self.input_quant in (None, "token"):
             h = nk.grouped_dual_gemm(*stack, out_dtype=dtype, **options)
-            return self._product("down", self._operand(h, "down"), offsets, dtype)
+            return self._product("down", self._operand(h, "down"), offsets, dtype, **of_both)
         options |= static_scale(self._input_scale("down"), self.inverse)
         options["data_dtype"] = torch.uint8
         codes, scales, _ = nk.grouped_dual_gemm(*stack, quantized=True, **options)
-        return self._product("down", (codes, scales, None), offsets, dtype)
+        return self._product("down", (codes, scales, None), offsets, dtype, **of_both)
 
     def _product(
         self, name: str, tokens: Operand, offsets: Tensor, dtype: torch.dtype, **options: Any

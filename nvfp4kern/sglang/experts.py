@@ -153,7 +153,8 @@ class Experts:
         if factor is not None and common.is_cuda():  # elsewhere SGLang leaves it to its models
             weights = weights * factor
         x, inverse = dispatch_output.hidden_states, self.NAMES.divisors
-        y = product(layer, x, routed.topk_ids, weights, self.w4a4, inverse, **self.gating)
+        options = {"all_experts": layer.num_experts} | self.gating
+        y = product(layer, x, routed.topk_ids, weights, self.w4a4, inverse, **options)
         return StandardCombineInput(hidden_states=y)
 
 

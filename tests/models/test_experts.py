@@ -70,6 +70,27 @@ def test_the_product_gathers_tokens(input_quant, apart, monkeypatch):
     assert all(map(torch.equal, got, want))
 
 
+@pytest.mark.parametrize("gating", [{}, GATINGS[-2]], ids=str)
+@pytest.mark.parametrize("input_quant", QUANTS)
+def test_both_products_are_told_how_many_rows_to_expect(input_quant, gating, monkeypatch):
+    told = []
+
+    def telling(product):
+        def tells(*args, expected_rows=None, **options):
+            told.append(expected_rows)
+            return product(*args, expected_rows=expected_rows, **options)
+
+        return tells
+
+    for name in ("grouped_gemm", "grouped_dual_gemm"):
+        monkeypatch.setattr(nk, name, telling(getattr(nk, name)))
+    experts, x = experts_of(input_quant, **gating), activations(7, 64)
+    _, offsets, rows, _ = nk.sort_by_expert(routed(7, 5, 3)[0].int(), 5)
+    args = experts._operand(x), x.dtype, rows, 3, offsets
+    want, got = experts._products_of(*args), experts._products_of(*args, expected_rows=4)
+    assert torch.equal(got, want) and told == [None, None, 4, 4]
+
+
 def test_experts_without_any_of_their_own():
     experts = experts_of(None)
     ids, weights = routed(3, 5, 2)
