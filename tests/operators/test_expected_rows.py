@@ -56,6 +56,20 @@ def test_rows_by_index(backend, experts, expected):
     b.check(got, offsets, a.of(index // 3), backend.c)
 
 
+@operators
+@numbers
+def test_rows_in_slices(gpu, experts, expected, monkeypatch):
+    """On Hopper, where all tokens at once would need too much workspace."""
+    monkeypatch.setenv("NVFP4KERN_ROW_LIMIT", "50")
+    (offsets, count), rng, device = CASES["more than a gemv takes"], rng_of(6), gpu.device
+    a, b = Tokens(rng, device, count, 64), experts(rng, device, 3, 32, 64)
+    options = {"expected_rows": count if expected == "all" else expected}
+    plan = b.explain(a.tensor, a.sf, offsets, **options)
+    assert plan.get("slices", 0) == (6 if plan["backend"] == "sm90" else 0)
+    got = b.run(a.tensor, a.sf, offsets, **options)
+    b.check(got, offsets, a.values, gpu.c)
+
+
 def bytes_of(encoded, offsets):
     """Of rows that experts have: the others are not written."""
     return [raw(part)[offsets[0] : offsets[-1]] for part in encoded[:2]]
