@@ -79,8 +79,8 @@ OBJECTS = [
 OPTIONS = (
     "alpha alpha1 alpha2 bias scale_layout out out_dtype activation offsets score correction_bias "
     "per_expert_scale n_group topk_group renormalize sfa up scaling_factor dense permutation "
-    "global_scale data_dtype beta a rows rows_per_token row_of ids residual logits expert_map "
-    "num_local_experts return_logits return_row_of quantized smallest_scale recipe"
+    "global_scale data_dtype beta a rows rows_per_token expected_rows row_of ids residual logits "
+    "expert_map num_local_experts return_logits return_row_of quantized smallest_scale recipe"
 ).split()
 ENVIRONMENT = {
     "BACKEND": ["cpu", "sm80", "sm90", "abacus", "x" * 64],
