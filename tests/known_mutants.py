@@ -50,7 +50,7 @@ SURVIVORS = {
 NO_MEMORY = [
     "py_args.c, py_items: check (1 of 3)",
     "py_competition.c, group_gemm: check (1 of 2)",
-    "py_grouped.c, list_form: check (15 of 26)",
+    "py_grouped.c, list_form: check (16 of 27)",
     "py_invoke.c, new_workspace: check (1 of 2)",
     "py_invoke.c, new_workspace: check (2 of 2)",
     "py_invoke.c, plan_dict: check (1 of 4)",
@@ -80,6 +80,8 @@ SURVIVORS |= {
         "what is asked for needlessly makes the checks that the call makes"
     ),
     "nk_settings.c, nk_late_limit: <= -> <": GPU,
+    "op_experts.c, check_expected_rows: < -> <=": GPU,
+    "op_experts.c, check_expected_rows: 0 -> 1": GPU,
     "nk_settings.c, read_pdl: 2 -> 3 (2 of 2)": GPU,
     "py_module.c, tiles: 0 -> 1 (1 of 2)": GPU,
     "py_module.c, tiles: < -> <=": GPU,
