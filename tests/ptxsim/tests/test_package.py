@@ -100,6 +100,7 @@ SELECTED = {  # the arguments of pytest; rows.py says which row runs what
         "grouped_dual and (alphas or orders or sorted or nan or infinities or grouped_gemm_of)",
     ],
     "changing offsets": ["operators/test_changing_offsets.py"],
+    "expected rows": ["operators/test_expected_rows.py"],
     "row_scale": ["operators/test_row_scale_tiles.py"],
     "row_scale, few SMs": ["operators/test_row_scale_tiles.py"],
     "quantize": ["operators/test_quantize.py", "-k", "not gated"],
