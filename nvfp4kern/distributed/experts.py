@@ -303,7 +303,7 @@ class ExpertParallel(Slice, NVFP4Experts):
         a, sfa, local = memory.dispatch(a, sfa, ids, experts, room)
         beside.start()
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(local, self.num_experts)
-        products = self._products_of((a, sfa, None), x.dtype, sorted_rows, ids.shape[1], offsets)
+        products = self._own_products((a, sfa, None), x.dtype, sorted_rows, ids.shape[1], offsets)
         weights = weights if weights.dtype in WEIGHTS else weights.float()
         args = products, row_of, ids, weights, beside.result(), experts, x.dtype
         return memory.combine(*args)
@@ -342,8 +342,15 @@ class ExpertParallel(Slice, NVFP4Experts):
     ) -> Tensor:
         """The weighted sum over the rank's experts."""
         sorted_rows, offsets, row_of = permutation
-        products = self._products_of(tokens, dtype, sorted_rows, weights.shape[1], offsets)
+        products = self._own_products(tokens, dtype, sorted_rows, weights.shape[1], offsets)
         return self._sum(products, weights, row_of, self.reduce_dtype or dtype)
+
+    def _own_products(
+        self, tokens: Operand, dtype: torch.dtype, sorted_rows: Tensor, k: int, offsets: Tensor
+    ) -> Tensor:
+        """Of rows of which others are other ranks': what is expected of the rank is its share."""
+        share = -(-len(sorted_rows) * self.num_experts // self.physical_experts)
+        return self._products_of(tokens, dtype, sorted_rows, k, offsets, expected_rows=share)
 
     def _by_expert(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(sorted rows, offsets, row_of) of the rank's own experts."""

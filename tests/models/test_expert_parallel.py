@@ -13,6 +13,7 @@ from skeletons import Stack
 from torch import nn
 from torch.autograd import forward_ad
 
+from nvfp4kern import torch as nk
 from nvfp4kern.distributed import ExpertParallel
 from nvfp4kern.distributed.cut import evenly
 from nvfp4kern.nn import NVFP4Experts, NVFP4MoE, NVFP4SwiGLU
@@ -304,6 +305,25 @@ def test_rows_of_bytes_say_what_was_sent(as_rank, monkeypatch, input_quant, k):
         assert torch.equal(scales[:2].view(torch.uint8), want_scales.view(torch.uint8))
     assert torch.equal(sent_ids[:2], ids.int()) and bool((sent_ids[2:] == -1).all())
     assert torch.equal(sent_weights[:2], weights)
+
+
+@pytest.mark.parametrize("copies, share", [(None, 7), ([*range(E), 0, 1], 8)])
+def test_tiles_are_for_the_ranks_share_of_rows(as_rank, monkeypatch, copies, share):
+    """Of 24 rows: 2 of 7 experts, or 3 of 9 copies."""
+    as_rank(2, 3)
+    mine = ExpertParallel.slice_of(experts_of(None), tokens="same", physical_to_logical=copies)
+    asked = []
+
+    def asking(function):
+        return lambda *given, **more: (
+            asked.append(more["expected_rows"]) or function(*given, **more)
+        )
+
+    for name in ("grouped_gemm", "grouped_dual_gemm"):
+        monkeypatch.setattr(nk, name, asking(getattr(nk, name)))
+    x, ids, weights = tokens_of(8)
+    mine._partial(mine._operand(x), weights, mine._by_expert(ids.int()), x.dtype)
+    assert asked == [share, share]
 
 
 def test_parts_of_transformers_experts(as_rank):
