@@ -30,7 +30,7 @@ def ranks(request, tmp_path_factory):
 
 
 @pytest.fixture(params=WORLDS)
-def fresh(request, tmp_path):
+def short_lived(request, tmp_path):
     team = started(request.param, tmp_path)
     yield team
     team.close()
@@ -89,15 +89,15 @@ def test_experts_that_several_ranks_have(ranks, tokens, replays, input_quant):
 
 @pytest.mark.parametrize("what", ["sum", "experts"])
 @pytest.mark.parametrize("how", ["absent", "killed before", "killed after", "killed within"])
-def test_a_rank_that_does_not_come(fresh, how, what):
+def test_a_rank_that_does_not_come(short_lived, how, what):
     """Others raise with its number, and never wait again. One that is killed within a call has
     perhaps been seen by some of them, who then miss those that have not seen it."""
-    last = len(fresh.calls) - 1
+    last = len(short_lived.calls) - 1
     missed = range(1, last + 1) if how == "killed within" else [last]
-    for calls in fresh.calls:
+    for calls in short_lived.calls:
         calls.put(packed((left_alone, (how, 2, what))))
     while True:
-        number, fine, answer = unpacked(fresh.results.get(timeout=60))
+        number, fine, answer = unpacked(short_lived.results.get(timeout=60))
         assert fine, answer
         if number == 0:
             break
