@@ -130,8 +130,8 @@ class ExpertParallel(Slice, NVFP4Experts):
         self.physical_to_logical = self.map_digest = self.turns = None
         if physical_to_logical is not None:
             self.physical_to_logical, self.map_digest = logical, replicas.digest(logical)
-            own = range(first, end) if tokens == "own" else None
-            self.turns = replicas.turns(logical, num_experts, own)
+            whose = rank if tokens == "own" else None
+            self.turns = replicas.turns(logical, num_experts, whose, world)
         self.register_buffer("replicas", self._replicas(device), persistent=False)
         self._set_input_scales(num_experts, device)
         cut = Cut(0, num_experts, replicas.runs(logical[first:end]))

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .cut import evenly
+
 TURNS = 64
 """Copies of an expert, at most. Tokens take turns at them."""
 
@@ -44,20 +46,25 @@ def runs(logical: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def turns(physical_to_logical: Sequence[int], experts: int, own: range | None) -> list[list[int]]:
+def turns(
+    physical_to_logical: Sequence[int], experts: int, rank: int | None, world: int
+) -> list[list[int]]:
     """[experts + 1, TURNS]: the copy of an expert for each turn. The last row is nobody's, -1.
 
-    own: physical experts of the rank whose tokens these are. It takes its own copies where it has
-        some, so that ranks with as many tokens share the copies evenly and send less. None: all
-        ranks have the same tokens, and so choose alike.
+    rank: whose tokens these are. It takes its own copies where it has some, so that it sends less.
+        The ranks without begin with different ones, so that copies get as many tokens even where
+        each rank has one token. None: all ranks have the same tokens, and so choose alike.
     """
     copies: list[list[int]] = [[] for _ in range(experts)]
-    for physical, expert in enumerate(physical_to_logical):
-        copies[expert].append(physical)
+    for copy, expert in enumerate(physical_to_logical):
+        copies[expert].append(copy)
+    ranges = (range(*evenly(len(physical_to_logical), r, world)) for r in range(world))
+    owner = [r for r, own in enumerate(ranges) for _ in own]
     table = []
     for all_ in copies:
-        here = [each for each in all_ if own is not None and each in own] or all_
-        first = 0 if own is None else own.start  # so that ranks begin with different ones
+        owners = {owner[copy] for copy in all_}
+        here = [copy for copy in all_ if owner[copy] == rank] or all_
+        first = sum(r not in owners for r in range(rank or 0))
         table.append([here[(first + turn) % len(here)] for turn in range(TURNS)])
     return [*table, [-1] * TURNS]
 

@@ -132,19 +132,29 @@ def test_a_checkpoint(checkpoint, as_rank, r):
 
 def test_tokens_take_turns():
     """Of an expert with copies elsewhere alone; a rank that has some takes these."""
-    table = torch.tensor(replicas.turns(TWICE, E, range(3, 6)))
+    table = torch.tensor(replicas.turns(TWICE, E, 1, 3))
     ids = torch.tensor([[0, 4, 3], [0, 4, 1], [0, 4, -1], [0, 4, E]]).int()
     assert replicas.physical(ids, table.int()).tolist() == [
-        [2, 0, 5], [1, 6, 4], [2, 7, -1], [1, 0, -1],
+        [1, 0, 5], [2, 6, 4], [1, 7, -1], [2, 0, -1],
     ]  # fmt: skip
     assert table[0].bincount().tolist() == [0, 32, 32]
-    assert set(replicas.turns(TWICE, E, range(0, 3))[4]) == {0}
-    assert set(replicas.turns(TWICE, E, range(6, 8))[4]) == {6, 7}
-    alike = replicas.turns(TWICE, E, None)
+    assert set(replicas.turns(TWICE, E, 0, 3)[4]) == {0}
+    assert set(replicas.turns(TWICE, E, 2, 3)[4]) == {6, 7}
+    alike = replicas.turns(TWICE, E, None, 3)
     assert alike[0][:3] == [1, 2, 1] and alike[5] == [-1] * replicas.TURNS
     many = torch.full((200, 1), 4, dtype=torch.int32)
     turns = replicas.physical(many, torch.tensor(alike).int()).flatten().bincount()
     assert turns[[0, 6, 7]].tolist() == [69, 66, 65] and turns.sum() == 200
+
+
+def test_ranks_begin_with_different_copies():
+    """Of one token a rank each copy gets its part, also where ranges begin at even numbers."""
+    twice = [*range(28), *range(4)]
+    tables = [replicas.turns(twice, 28, r, 8) for r in range(8)]
+    chosen = [[table[expert][0] for table in tables] for expert in range(4)]
+    for expert, copies in enumerate(chosen):
+        assert copies[0] == expert and copies[7] == 28 + expert  # their own
+        assert copies[1:7] == [expert, 28 + expert] * 3
 
 
 @pytest.mark.parametrize(
