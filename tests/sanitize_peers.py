@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
 
-TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 SUMS = [(BF16, BF16), (F16, F32), (F32, F16)]
 ROOM, K, H, EXPERTS = 11, 3, 520, 9
