@@ -45,7 +45,8 @@ class ExpertParallel(Slice, NVFP4Experts):
     physical_to_logical: which expert each copy is, for experts that more than one rank has, since
         many tokens choose them. Copies take the place of experts where it says how ranks share
         them. Tokens take turns at the copies of an expert, and with tokens="own" a rank that has
-        one takes its own. None: there is one of each.
+        one takes its own. So where ranks' sums are sent, a token's place in the call may change its
+        bits, with NVFP4KERN_BATCH_INVARIANT=1, too. None: there is one of each.
     tokens: whose they are.
         "own"   each rank has tokens of its own. All ranks' tokens come to all ranks, as NVFP4 codes
                 and scale factors (with input_quant=None at 16 bits) with their experts' numbers and

@@ -53,6 +53,22 @@ def test_ranks_with_fewer_tokens(team):
     check(team, run_experts, "static", 2, "own", {"tokens_per_rank": 12})
 
 
+@pytest.mark.parametrize("run, rows", [(run_experts, 2), (over_hosts, 1)], ids=["sums", "products"])
+def test_bits_depend_on_a_tokens_place_where_sums_travel(team, run, rows, monkeypatch):
+    """Of a token that comes six times to a rank without its busy expert: how many results differ.
+    Its experts are on two ranks in one turn, and on three in the other."""
+    monkeypatch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+    ids, weights = torch.tensor([[0, 4, 2]]).int(), torch.tensor([[0.3, 0.37, 0.33]])
+    same = [each.repeat(6, 1) for each in (activations(1, H), ids, weights)]
+    whole, options = (
+        filled(NVFP4Experts(H, INNER, E), 5),
+        {"physical_to_logical": [4, 0, 0, 1, 2, 3]},
+    )
+    y = team(3).run(run, whole, [same] * 3, options)[2]
+    y = y[0] if isinstance(y, tuple) else y
+    assert len(y.unique(dim=0)) == rows and y.isfinite().all()
+
+
 @pytest.mark.parametrize("tokens", ["own", "same"])
 def test_a_mixture_leaves_the_routers_permutation(team, tokens):
     """It is one of logical experts."""
