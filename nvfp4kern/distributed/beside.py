@@ -19,8 +19,9 @@ class Beside:
     start() launches it: behind a launch whose waiting it shall fill, since GPUs take launches as
     they come. result() has the current stream wait for it.
 
-    On a CPU, in compiled code and where a module's own ranks call each other, for which calls of
-    all streams would need an order, it is computed when Beside is made.
+    Only what a module without slices computes, functools.partial(module, ..), goes beside: anything
+    else may call other ranks, and calls of one group follow each other. That is computed when
+    Beside is made, and so is everything on a CPU and in compiled code.
     """
 
     def __init__(self, residual: Residual, x: Tensor) -> None:
@@ -28,7 +29,7 @@ class Beside:
         self.stream: torch.cuda.Stream | None = None
         if residual is None or isinstance(residual, Tensor):
             self.value = residual
-        elif not x.is_cuda or torch.compiler.is_compiling() or _sends(residual):
+        elif not x.is_cuda or torch.compiler.is_compiling() or not _calls_nobody(residual):
             self.value = residual().reshape(self.shape)
         else:
             self.compute = residual
@@ -51,10 +52,12 @@ class Beside:
         return self.value
 
 
-def _sends(residual: Callable[[], Tensor]) -> bool:
-    """Whether it is a functools.partial of a module with slices."""
+def _calls_nobody(residual: Callable[[], Tensor]) -> bool:
+    """Whether no other rank can take part: it is a partial of a module without slices."""
     module = getattr(residual, "func", None)
-    return isinstance(module, nn.Module) and any(isinstance(m, Slice) for m in module.modules())
+    if not isinstance(module, nn.Module):
+        return False
+    return not any(isinstance(each, Slice) for each in module.modules())
 
 
 def _stream_of(device: torch.device) -> torch.cuda.Stream:

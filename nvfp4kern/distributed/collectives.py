@@ -13,7 +13,7 @@ Group: TypeAlias = Any
 """A ProcessGroup of torch.distributed, or None for all processes."""
 
 REDUCE_DTYPES = (None, torch.float32)
-HEADER = 256
+HEADER = 512
 """Bytes in which a rank says how it calls a layer."""
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .. import torch as nk
 from ..layout import SF_VEC
 from ..nn.experts import WEIGHTS, NVFP4Experts, Operand, Residual, expert_ids
-from ..nn.frozen import E4M3, InputQuant, choice
+from ..nn.frozen import E4M3, InputQuant, choice, wants_gradient
 from ..nn.linear import autocast, quantize_input
 from ..nn.recipes import Recipe
 from ..nn.stacks import SORTED
@@ -306,8 +306,10 @@ class ExpertParallel(Slice, NVFP4Experts):
         _, offsets, sorted_rows, row_of = nk.sort_by_expert(local, self.num_experts)
         products = self._own_products((a, sfa, None), x.dtype, sorted_rows, ids.shape[1], offsets)
         weights = weights if weights.dtype in WEIGHTS else weights.float()
-        args = products, row_of, ids, weights, beside.result(), experts, x.dtype
-        return memory.combine(*args)
+        of_sum, added = (products, row_of, ids, weights), beside.result()
+        if added is None or not wants_gradient(added):
+            return memory.combine(*of_sum, added, experts, x.dtype)
+        return (memory.combine(*of_sum, None, experts, torch.float32) + added).to(x.dtype)
 
     def _room(self, n: int) -> int:
         """As how many the rank's n tokens count."""

@@ -167,6 +167,19 @@ def mixture_replayed(moe, tokens, replays):
     return right
 
 
+def trained(moe, x):
+    """(result, gradient of the shared experts' weight) of a mixture cut and of the whole one."""
+    found = []
+    for cut in (True, False):
+        each = copy.deepcopy(moe)
+        if cut:
+            each.experts = ExpertParallel.slice_of(each.experts)
+        y = each(x)
+        y.float().square().sum().backward()
+        found.append((y.detach(), each.shared_experts.weight.grad))
+    return found
+
+
 def endless_call(what, shared, device):
     """A sum, or a mixture whose tokens are of experts on all ranks."""
     if what == "sum":

@@ -41,8 +41,15 @@ class Streams:
         self.within = "main"
 
     def compute(self):
-        self.said.append(f"computed in {self.within}")
-        return OnGpu(2, 4)
+        """What a module computes."""
+        streams = self
+
+        class Computes(nn.Module):
+            def forward(self):
+                streams.said.append(f"computed in {streams.within}")
+                return OnGpu(2, 4)
+
+        return partial(Computes())
 
 
 class OnGpu:
@@ -60,7 +67,7 @@ class OnGpu:
 
 def test_the_order_of_streams(monkeypatch):
     streams = Streams(monkeypatch)
-    made = beside.Beside(streams.compute, OnGpu(8, 1))
+    made = beside.Beside(streams.compute(), OnGpu(8, 1))
     streams.said.append("a launch")
     made.start()
     streams.said.append("another")
@@ -74,18 +81,19 @@ def test_the_order_of_streams(monkeypatch):
 
 def test_a_result_that_nobody_has_started(monkeypatch):
     streams = Streams(monkeypatch)
-    beside.Beside(streams.compute, OnGpu(8, 1)).result()
+    beside.Beside(streams.compute(), OnGpu(8, 1)).result()
     assert streams.said == ["side waits for main", "computed in side", "main waits for side"]
 
 
-def test_a_module_that_sends_stays_in_the_order_of_calls(monkeypatch, as_rank):
-    """Of its own ranks' calls, and so does what is computed on a CPU."""
+def test_what_may_call_other_ranks_is_computed_at_once(monkeypatch, as_rank):
+    """And so is everything on a CPU."""
     as_rank(0, 2)
     sends = nn.Sequential(nn.Identity(), RowParallel(64, 32, transport="collective"))
-    assert beside._sends(partial(sends, 1)) and not beside._sends(partial(nn.Linear(2, 2), 1))
+    assert beside._calls_nobody(partial(nn.Linear(2, 2), 1))
+    for each in (partial(sends, 1), lambda: sends(1), partial(print, 1), sends.forward):
+        assert not beside._calls_nobody(each)
     streams = Streams(monkeypatch)
-    monkeypatch.setattr(beside, "_sends", lambda residual: True)
-    made = beside.Beside(streams.compute, OnGpu(8, 1))
+    made = beside.Beside(lambda: streams.compute()(), OnGpu(8, 1))
     assert streams.said == ["computed in main"]
     made.start()
     assert made.result().shape == (8, 1) and len(streams.said) == 1

@@ -49,6 +49,10 @@ def test_results_of_one_process(team, run, world, tokens, input_quant):
     check(team, run, input_quant, world, tokens, {})
 
 
+def test_scales_of_tokens(team):
+    check(team, run_experts, "token", 2, "same", {})
+
+
 def test_ranks_with_fewer_tokens(team):
     check(team, run_experts, "static", 2, "own", {"tokens_per_rank": 12})
 

@@ -10,7 +10,7 @@ import host_peers
 import pytest
 import torch
 import torch.distributed as dist
-from exact_layers import exact_experts, exact_mixture
+from exact_layers import exact_experts, exact_mixture, ones
 from layers import activations, filled
 from peer_cases import (
     compiled_over_hosts,
@@ -20,6 +20,7 @@ from peer_cases import (
     over_hosts,
     over_hosts_too,
     row_over_hosts,
+    trained,
 )
 from rank_cases import own_columns, rank, routed
 from torch._subclasses import FakeTensorMode
@@ -273,6 +274,14 @@ def test_what_gpus_run_is_right_of_experts(team):
     whole = exact_experts("dynamic", 7, hidden=256)
     assert team(3).run(over_hosts_too, mixed, whole, 5, 3, 4, 1) == [4] * 3
     assert team(3).run(over_hosts_too, mixture_replayed, exact_mixture(), 5, 4) == [4] * 3
+
+
+def test_shared_experts_that_train(team):
+    """They get their gradient over peers, too, and no bit changes."""
+    moe = exact_mixture(5)
+    moe.shared_experts = torch.nn.Linear(256, 256, dtype=torch.bfloat16)
+    for (y, gradient), (want, its) in team(2).run(over_hosts_too, trained, moe, ones(6, 256, 1)):
+        assert torch.equal(y, want) and torch.equal(gradient, its) and bool(its.any())
 
 
 def test_an_odd_h_goes_by_collectives(team):
