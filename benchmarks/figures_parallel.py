@@ -2,7 +2,8 @@
 
 LAYERS = ("feed-forward of", "experts of", "mixture of")
 CONTENDERS = {"peer": "peers", "collective": "NCCL", "one GPU": "one GPU, all of it"}
-SHARE = "one GPU, its share"
+MORE = {"one GPU, its share": "one GPU, its share", "peer, in line": "peers, shared experts first"}
+"""Of some layers alone."""
 
 
 def sums(found, table, number):
@@ -25,14 +26,16 @@ def layers_of(found):
 
 def layers(found, table, number):
     """Of experts whose result has one GPU's bits: with a mark."""
-    lines = []
+    lines, columns = [], dict(CONTENDERS)
+    for each, head in MORE.items():
+        if any(each in row["us"] for row in found["rows"]):
+            columns[each] = head
     for name, rows in layers_of(found).items():
         for row in rows:
-            us = row["us"]
-            times = [number(us.get(each)) for each in (*CONTENDERS, SHARE)]
+            times = [number(row["us"].get(each)) for each in columns]
             times[0] += " =" * ("peer" in row.get("bits of one GPU", []))
             lines.append([name, str(row["ranks"]), str(row["tokens"]), *times])
-    return table(["layer", "ranks", "tokens", *CONTENDERS.values(), SHARE], lines)
+    return table(["layer", "ranks", "tokens", *columns.values()], lines)
 
 
 BLOCKS = {"parallel-sums": sums, "parallel-layers": layers}

@@ -151,6 +151,20 @@ def test_a_picture_of_several_numbers_of_ranks(tmp_path, monkeypatch):
     assert pictures.draw_parallel(found, only_check=True) == [path]
 
 
+def test_columns_of_some_layers_alone(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import figures
+    import figures_parallel as parallel
+
+    us = {"peer": 1.0, "collective": 2.0, "one GPU": 3.0, "peer, in line": 4.0}
+    row = {"what": "mixture of A", "ranks": 2, "tokens": 8, "bits of one GPU": ["peer"], "us": us}
+    lines = parallel.layers({"rows": [row]}, figures.table, figures.number).splitlines()
+    assert lines[0].split(" | ")[3:] == [
+        "peers", "NCCL", "one GPU, all of it", "peers, shared experts first |",
+    ]  # fmt: skip
+    assert lines[2] == "| mixture of A | 2 | 8 | 1 = | 2 | 3 | 4 |"
+
+
 def test_what_is_faster_than_ours_is_counted_by_operator(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import figures
