@@ -19,9 +19,9 @@ class Beside:
     start() launches it: behind a launch whose waiting it shall fill, since GPUs take launches as
     they come. result() has the current stream wait for it.
 
-    Only what a module without slices computes, functools.partial(module, ..), goes beside: anything
-    else may call other ranks, and calls of one group follow each other. That is computed when
-    Beside is made, and so is everything on a CPU and in compiled code.
+    A residual goes beside where it is functools.partial(module, ..) of a module without slices. Any
+    other function is called when Beside is made, since it may call other ranks, and calls of one
+    group follow each other. On a CPU and in compiled code every function is called then.
     """
 
     def __init__(self, residual: Residual, x: Tensor) -> None:

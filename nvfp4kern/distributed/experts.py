@@ -106,10 +106,8 @@ class ExpertParallel(Slice, NVFP4Experts):
         rank, world = rank_and_world(group)
         name, logical = "num_experts", tuple(range(num_experts))
         if physical_to_logical is not None:
-            name, logical = (
-                "physical_to_logical",
-                replicas.checked(physical_to_logical, num_experts),
-            )
+            name = "physical_to_logical"
+            logical = replicas.checked(physical_to_logical, num_experts)
         if len(logical) < world:
             raise ValueError(f"{name}: {len(logical)}, expected one for each of {world} ranks")
         first, end = evenly(len(logical), rank, world)

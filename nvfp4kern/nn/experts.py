@@ -318,8 +318,8 @@ class NVFP4Experts(Frozen):
         """forward of x [T, H] with a permutation of nvfp4kern.route or sort_by_expert.
 
         ids: int32 [T, k], of which it is one. Only experts on several GPUs look at them.
-        residual: [T, H] to be added before the result is rounded. A function is called first;
-            experts on several GPUs call it while tokens travel.
+        residual: [T, H] to be added before the result is rounded. A function is called first.
+            Experts on several GPUs call a partial of a module while tokens travel.
         """
         if callable(residual):
             residual = residual().reshape(x.shape)
