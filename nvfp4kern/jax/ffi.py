@@ -27,6 +27,10 @@ MAJOR = 0
 METADATA = 1
 INTERNAL = 13
 """XLA_FFI_API_MAJOR, XLA_FFI_Extension_Metadata, XLA_FFI_Error_Code_INTERNAL."""
+XLAS_ALIGNMENT = 16
+"""XLA refuses to allocate with a greater one, whatever its memory has."""
+ALIGNMENT = 256
+"""Bytes, of a workspace."""
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
@@ -124,14 +128,17 @@ class _Call:
 
     def allocated(self, dtype: str, shape: tuple[int, ...]) -> Array:
         """Workspace, which is bytes in one dimension."""
-        (size,) = shape
+        size = shape[0] + ALIGNMENT
+        taken: Any
         if self.device[0] == CPU:
-            memory = ctypes.create_string_buffer(size + 64)
-            self.taken.append(memory)
-            return self.array(-(-ctypes.addressof(memory) // 64) * 64, dtype, shape)
-        taken = self.ask("allocate", Allocate(ctx=self.frame.ctx, size=size, align=256))
+            taken = ctypes.create_string_buffer(size)
+            start = ctypes.addressof(taken)
+        else:
+            asked = Allocate(ctx=self.frame.ctx, size=size, align=XLAS_ALIGNMENT)
+            taken = self.ask("allocate", asked)
+            start = taken.data
         self.taken.append(taken)
-        return self.array(taken.data, dtype, shape)
+        return self.array(-(-start // ALIGNMENT) * ALIGNMENT, dtype, shape)
 
     def end(self) -> None:
         """What is given back may be used again by what follows in the stream."""

@@ -142,6 +142,31 @@ def test_workspace_comes_from_the_program_s_memory():
         arrays.empty(Array(4096, "uint8", (1,), (CPU, 0)), "uint8", (1,), "out")
 
 
+def test_memory_of_a_gpu_is_aligned_here():
+    """By an interface that stands in for XLA's, which aligns to 16 bytes at most."""
+    from nvfp4kern.jax import ffi
+
+    def allocate(address):
+        asked = ffi.Allocate.from_address(address)
+        assert asked.align <= 16
+        asked.data, room[:] = 4096 + 16, [4096 + 16 + asked.size]
+
+    def free(address):
+        given = ffi.Free.from_address(address)
+        back.append((given.data, given.data + given.size))
+
+    room, back = [], []
+    functions = [ffi.FUNCTION(each) for each in (allocate, free)]
+    allocates, frees = (ctypes.cast(each, ctypes.c_void_p).value for each in functions)
+    call = object.__new__(ffi._Call)
+    call.device, call.stream, call.taken, call.frame = (ffi.CUDA, 0), 7, [], ffi.Frame()
+    call.api = ffi.Api(allocate=allocates, free=frees)
+    made = call.allocated("uint8", (100,))
+    assert made.data == 4096 + 256 and made.data + 100 <= room[0]
+    call.end()
+    assert back == [(4096 + 16, room[0])]
+
+
 def test_what_xla_says_of_its_failure_is_told():
     """By an interface that stands in for XLA's, whose allocator has no memory."""
     from nvfp4kern.jax import ffi
