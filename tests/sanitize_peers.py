@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nvfp4kern.distributed.peers import PeerMemory, memory_of
+from nvfp4kern.distributed.rendezvous import SHARED_GPUS
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 SUMS = [(BF16, BF16), (F16, F32), (F32, F16)]
@@ -90,7 +91,9 @@ def experts(shared):
 
 
 def serve(rank, ranks, rendezvous):
-    torch.cuda.set_device(rank)
+    gpus = torch.cuda.device_count()
+    torch.cuda.set_device(rank % gpus)
+    os.environ[SHARED_GPUS] = str(int(ranks > gpus))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks
     )  # NCCL is never asked for anything

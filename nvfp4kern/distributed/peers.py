@@ -3,9 +3,6 @@ plain addresses, on torch.distributed._symmetric_memory."""
 
 import itertools
 import math
-import os
-import socket
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -15,13 +12,10 @@ from torch import Tensor
 
 from .. import _C
 from .collectives import Group, rank_and_world
+from .rendezvous import apart, describe_gpu, first, gpus_are_shared, shared_arenas, told, why_not
 
 Transport: TypeAlias = Literal["auto", "peer", "collective"]
 TRANSPORTS = ("auto", "peer", "collective")
-NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
-"""Whether torch tries multicast by itself when memory is shared. Multicast of NVLink can put the
-GPUs of a host out of service, and nothing here needs it."""
-MOST_RANKS = 64
 FIXED_BYTES = 17 << 20
 """Of an arena: no less than its header and records take. The rest is for calls, in two halves."""
 ARENA_BYTES = 64 << 20
@@ -89,7 +83,7 @@ class PeerMemory:
             said = f"peer memory has no room for a call of {nbytes} bytes"
             raise RuntimeError(f"{said}, and its process group is gone")
         size = FIXED_BYTES + 2 * -(-max(nbytes, 2 * room) // FIXED_BYTES) * FIXED_BYTES
-        made = _shared(group, self.rank, self.world, self.arena.device, size)
+        made = shared_arenas(group, self.rank, self.world, self.arena.device, size)
         if isinstance(made, str):
             raise RuntimeError(f"peer memory of {size} bytes: {made}")
         self._use(*made)
@@ -324,7 +318,7 @@ def memory_of(group: Group = None) -> PeerMemory | str:
         return "there is no process group"
     members = dist.group.WORLD if group is None else group
     # get_backend() says "undefined" where init_process_group() was left to choose.
-    if "cuda:nccl" not in dist.get_backend_config(members):
+    if "cuda:nccl" not in dist.get_backend_config(members) and not gpus_are_shared():
         return "the group's backend is not NCCL"
     index = torch.cuda.current_device()
     known = _OF_GROUPS.setdefault(members, {})
@@ -333,116 +327,15 @@ def memory_of(group: Group = None) -> PeerMemory | str:
     return known[index]
 
 
-def multicast_is_on(index: int) -> bool:
-    """Whether torch would use multicast in this process. Sees to it that it does not, unless it was
-    asked for or somebody has been faster."""
-    if os.environ.setdefault(NO_MULTICAST, "1") != "1":
-        return True
-    from torch._C._autograd import DeviceType
-    from torch._C._distributed_c10d import _SymmetricMemory
-
-    return _SymmetricMemory.has_multicast_support(DeviceType.CUDA, index)
-
-
-def _why_not(device: torch.device, world: int) -> str:
-    if world > MOST_RANKS:
-        return f"there are {world} ranks, more than {MOST_RANKS}"
-    try:
-        import torch.distributed._symmetric_memory  # noqa: F401
-
-        if multicast_is_on(device.index):
-            return f"NVLink multicast is on in this process, see {NO_MULTICAST}"
-    except Exception as error:  # all ranks must hear of it, or the others wait for this one
-        return f"this torch has no symmetric memory: {error}"
-    return ""
-
-
-def _gpu(device: torch.device) -> tuple[str, ...]:
-    """What the others must know of a rank's GPU: host, GPU, what it is called there."""
-    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", device.index))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return socket.gethostname(), uuid, visible, str(device.index)
-
-
-def _apart(gpus: list[tuple[str, ...]], own: int) -> str:
-    """Why the GPUs of the ranks cannot share memory."""
-    host, uuid, visible, index = gpus[own]
-    for rank, theirs in enumerate(gpus):
-        if rank == own:
-            continue
-        if theirs[0] != host:
-            return f"rank {rank} is on another host"
-        if theirs[1] == uuid:
-            return f"ranks {own} and {rank} have the same GPU"
-        if theirs[2] == visible and not torch.cuda.can_device_access_peer(
-            int(index), int(theirs[3])
-        ):
-            return f"the GPU of rank {own} has no access to that of rank {rank}"
-    return ""
-
-
-def _told(own: Any, world: int, group: Group) -> list[Any]:
-    everyones = [None] * world
-    dist.all_gather_object(everyones, own, group=group)
-    return everyones
-
-
-def _first(reasons: list[str]) -> str:
-    return next((f"rank {i}: {why}" for i, why in enumerate(reasons) if why), "")
-
-
-def _on_all(call: Callable[[], Any], world: int, group: Group) -> tuple[Any, str]:
-    """(what call() gives, ""), or on all ranks (anything, why it has failed on the first one)."""
-    made, why = None, ""
-    try:
-        made = call()
-    except Exception as error:  # whatever torch or the driver say
-        why = f"{type(error).__name__}: {error}"
-    return made, _first(_told(why, world, group))
-
-
 def _make(group: Any, device: torch.device) -> PeerMemory | str:
     """All ranks get memory, or all the same reason."""
     rank, world = rank_and_world(group)
-    everyones = _told((_why_not(device, world), _gpu(device)), world, group)
-    why = _first([reason for reason, _ in everyones])
+    everyones = told((why_not(device, world), describe_gpu(device)), world, group)
+    why = first([reason for reason, _ in everyones])
     if why:
         return why
-    why = _first(_told(_apart([gpu for _, gpu in everyones], rank), world, group))
+    why = first(told(apart([gpu for _, gpu in everyones], rank), world, group))
     if why:
         return why
-    made = _shared(group, rank, world, device, ARENA_BYTES)
+    made = shared_arenas(group, rank, world, device, ARENA_BYTES)
     return made if isinstance(made, str) else PeerMemory(rank, *made, group)
-
-
-def _shared(
-    group: Any, rank: int, world: int, device: torch.device, nbytes: int
-) -> tuple[list[int], Tensor, Any] | str:
-    """(the ranks' addresses, the own arena, torch's handle), or on all ranks why not."""
-    arena, why = _on_all(lambda: _arena(device, nbytes), world, group)
-    if why:  # nobody waits in rendezvous() for a rank that has no arena
-        return why
-    shared, why = _on_all(lambda: _rendezvous(group, rank, arena), world, group)
-    return why or shared
-
-
-def _arena(device: torch.device, nbytes: int) -> Tensor:
-    """Zero before anybody is told that it is there."""
-    from torch._C._distributed_c10d import _SymmetricMemory
-
-    # torch's own empty() may take it out of a pool, so that it begins anywhere in a shared block.
-    arena: Tensor = _SymmetricMemory.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
-    arena.zero_()
-    torch.cuda.synchronize(device)
-    return arena
-
-
-def _rendezvous(group: Any, rank: int, arena: Tensor) -> tuple[list[int], Tensor, Any]:
-    from torch._C._distributed_c10d import _SymmetricMemory
-
-    handle = _SymmetricMemory.rendezvous(arena, group.group_name)
-    if handle.multicast_ptr:
-        raise RuntimeError("torch has used NVLink multicast")
-    if handle.buffer_ptrs[rank] != arena.data_ptr():
-        raise RuntimeError("torch shares other memory than it was given")
-    return list(handle.buffer_ptrs), arena, handle

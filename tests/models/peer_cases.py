@@ -147,6 +147,24 @@ def mixed(whole, tokens, k, replays, records):
     return right
 
 
+def rounded(whole, tokens, k):
+    """Whether experts whose sums are rounded have the bits of one GPU, where bits may not depend on
+    what else is in a call, and how many of them are numbers."""
+    device = own_device()
+    whole = whole.to(device)
+    mine = ExpertParallel.slice_of(whole, tokens_per_rank=tokens, transport="peer")
+    n = max(tokens - 3 * rank(), 0)
+    draw = torch.Generator().manual_seed(rank())
+    x = torch.randn(n, whole.hidden_size, generator=draw).bfloat16().to(device)
+    ids = torch.rand(n, whole.num_experts, generator=draw).topk(k).indices.int().to(device)
+    weights = torch.rand(n, k, generator=draw).to(device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NVFP4KERN_BATCH_INVARIANT", "1")
+        y, want = mine(x, ids, weights), whole(x, ids, weights)
+    mine.memory.check()
+    return torch.equal(y, want), int((y.isfinite() & (y != 0)).sum()), y.numel()
+
+
 def mixture_replayed(moe, tokens, replays):
     """How often, of so many replays, a mixture whose shared experts run while tokens travel had the
     bits of one GPU. Each rank has three tokens less than the one before."""

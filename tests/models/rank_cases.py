@@ -75,7 +75,9 @@ def experts(whole, inputs, options):
 
 
 def own_device():
-    return torch.device("cuda", rank()) if torch.cuda.is_available() else torch.device("cpu")
+    """Ranks take turns where there are fewer GPUs."""
+    gpus = torch.cuda.device_count()
+    return torch.device("cuda", rank() % gpus) if gpus else torch.device("cpu")
 
 
 def disagreeing(make, whole, inputs, options):

@@ -11,6 +11,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from nvfp4kern.distributed.rendezvous import SHARED_GPUS
+
 SECONDS = 60
 """After which a collective that not all ranks have reached fails."""
 
@@ -33,6 +35,10 @@ def _serve(rank, world, rendezvous, backend, calls, results):
     if backend == "nccl":
         torch.cuda.set_device(rank)
         device = torch.device("cuda", rank)
+    if backend == SHARED_GPUS:
+        os.environ[SHARED_GPUS] = "1"
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        backend = "gloo"
     dist.init_process_group(
         backend,
         init_method=f"file://{rendezvous}",
@@ -52,9 +58,14 @@ def _serve(rank, world, rendezvous, backend, calls, results):
 
 
 class Team:
-    """`world` processes. They end with close(), or with this one."""
+    """`world` processes. They end with close(), or with this one.
+
+    backend: of torch.distributed, or SHARED_GPUS for ranks that take turns on too few GPUs,
+    `turns` of them on one.
+    """
 
     def __init__(self, world, folder, backend="gloo"):
+        self.turns = -(-world // torch.cuda.device_count()) if backend == SHARED_GPUS else 1
         context = multiprocessing.get_context("spawn")
         self.calls = [context.SimpleQueue() for _ in range(world)]
         self.results = context.Queue()

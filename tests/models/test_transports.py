@@ -26,7 +26,7 @@ from rank_cases import own_columns, rank, routed
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from nvfp4kern.distributed import ExpertParallel, RowParallel, peers
+from nvfp4kern.distributed import ExpertParallel, RowParallel, peers, rendezvous
 from nvfp4kern.nn import NVFP4Experts, NVFP4Linear
 
 OPEN_ROWS = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
@@ -68,12 +68,15 @@ def test_groups_whose_backend_for_gpus_is_nccl(config, found, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(peers, "_make", lambda *of: "made")
     assert peers.memory_of(group) == found
+    monkeypatch.setenv(rendezvous.SHARED_GPUS, "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert peers.memory_of(group) == "made"
 
 
 @pytest.fixture
 def torchs(monkeypatch):
     """What torch says of multicast; and the variable is as nobody has set it."""
-    monkeypatch.delenv(peers.NO_MULTICAST, raising=False)
+    monkeypatch.delenv(rendezvous.NO_MULTICAST, raising=False)
     asked = []
 
     class SymmetricMemory:
@@ -81,32 +84,32 @@ def torchs(monkeypatch):
 
         @classmethod
         def has_multicast_support(cls, device_type, index):
-            asked.append(os.environ[peers.NO_MULTICAST])
+            asked.append(os.environ[rendezvous.NO_MULTICAST])
             return cls.on
 
     monkeypatch.setattr(torch._C._distributed_c10d, "_SymmetricMemory", SymmetricMemory)
     yield SymmetricMemory, asked
-    os.environ.pop(peers.NO_MULTICAST, None)
+    os.environ.pop(rendezvous.NO_MULTICAST, None)
 
 
 def test_multicast_is_off_before_torch_is_asked(torchs):
-    assert not peers.multicast_is_on(0) and torchs[1] == ["1"]
-    assert os.environ[peers.NO_MULTICAST] == "1"
+    assert not rendezvous.multicast_is_on(0) and torchs[1] == ["1"]
+    assert os.environ[rendezvous.NO_MULTICAST] == "1"
 
 
 def test_multicast_that_somebody_asked_for(torchs, monkeypatch):
     """Then torch is not even asked."""
-    monkeypatch.setenv(peers.NO_MULTICAST, "0")
-    assert peers.multicast_is_on(0) and torchs[1] == []
+    monkeypatch.setenv(rendezvous.NO_MULTICAST, "0")
+    assert rendezvous.multicast_is_on(0) and torchs[1] == []
 
 
 def test_a_process_that_has_multicast_on_gets_collectives(torchs):
     torchs[0].on = True
-    said = peers._why_not(torch.device("cuda", 0), 2)
-    assert said == f"NVLink multicast is on in this process, see {peers.NO_MULTICAST}"
-    assert peers._why_not(torch.device("cuda", 0), 65) == "there are 65 ranks, more than 64"
+    said = rendezvous.why_not(torch.device("cuda", 0), 2)
+    assert said == f"NVLink multicast is on in this process, see {rendezvous.NO_MULTICAST}"
+    assert rendezvous.why_not(torch.device("cuda", 0), 65) == "there are 65 ranks, more than 64"
     torchs[0].has_multicast_support = lambda *of: 1 / 0
-    said = peers._why_not(torch.device("cuda", 0), 2)
+    said = rendezvous.why_not(torch.device("cuda", 0), 2)
     assert said == "this torch has no symmetric memory: division by zero"
 
 
@@ -117,12 +120,12 @@ def test_memory_that_torch_has_made_by_multicast_is_not_taken(torchs, monkeypatc
     torchs[0].rendezvous = lambda arena, name: Handle
     group = type("Group", (), {"group_name": "g"})
     with pytest.raises(RuntimeError, match="^torch has used NVLink multicast$"):
-        peers._rendezvous(group, 0, torch.empty(64))
+        rendezvous._rendezvous(group, 0, torch.empty(64))
 
 
 def answered(reasons):
     """What all ranks agree upon, where each has a reason against it."""
-    return peers._first(peers._told(reasons[rank()], dist.get_world_size(), None))
+    return rendezvous.first(rendezvous.told(reasons[rank()], dist.get_world_size(), None))
 
 
 def test_one_ranks_reason_is_everyones(team):
@@ -138,9 +141,11 @@ def without_an_arena(which):
             raise MemoryError(f"{nbytes} bytes")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers, "_arena", arena)
-        patch.setattr(peers, "_rendezvous", lambda *of: "waited for the others")
-        return peers._shared(None, rank(), dist.get_world_size(), torch.device("cpu"), 64)
+        patch.setattr(rendezvous, "_arena", arena)
+        patch.setattr(rendezvous, "_rendezvous", lambda *of: "waited for the others")
+        return rendezvous.shared_arenas(
+            None, rank(), dist.get_world_size(), torch.device("cpu"), 64
+        )
 
 
 def test_a_rank_without_an_arena_is_not_waited_for(team):
@@ -156,7 +161,7 @@ def test_arenas_grow_by_doubling_as_all_of_them_stay(monkeypatch):
         asked.append(nbytes)
         return [0, 0], torch.empty(nbytes, dtype=torch.uint8), None
 
-    monkeypatch.setattr(peers, "_shared", shared)
+    monkeypatch.setattr(peers, "shared_arenas", shared)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     arena = torch.empty(peers.ARENA_BYTES, dtype=torch.uint8)
     memory = peers.PeerMemory(1, [0, 0], arena, group=group)
@@ -178,11 +183,14 @@ def test_arenas_grow_by_doubling_as_all_of_them_stay(monkeypatch):
 
 def test_gpus_that_are_apart(monkeypatch):
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: (a, b) == (0, 1))
-    assert peers._apart(GPUS, 0) == ""
-    assert peers._apart(GPUS, 1) == "the GPU of rank 1 has no access to that of rank 0"
+    assert rendezvous.apart(GPUS, 0) == ""
+    assert rendezvous.apart(GPUS, 1) == "the GPU of rank 1 has no access to that of rank 0"
     elsewhere = [GPUS[0], ("other", *GPUS[1][1:])]
-    assert peers._apart(elsewhere, 0) == "rank 1 is on another host"
-    assert peers._apart([GPUS[0], GPUS[0]], 0) == "ranks 0 and 1 have the same GPU"
+    assert rendezvous.apart(elsewhere, 0) == "rank 1 is on another host"
+    assert rendezvous.apart([GPUS[0], GPUS[0]], 0) == "ranks 0 and 1 have the same GPU"
+    monkeypatch.setenv(rendezvous.SHARED_GPUS, "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert rendezvous.apart([GPUS[0], GPUS[0]], 0) == ""
 
 
 def test_a_rank_that_has_not_come():
