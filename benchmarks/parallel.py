@@ -238,16 +238,12 @@ def travelling(shared, layer, given):
     products = drawn(world() * t * k, h, seed=3)
     combine = partial(shared.combine, products, row_of, ids, weights, None, total, x.dtype)
     everyones, own = products[: world() * t], torch.empty_like(x)
-    steps = {
+    return {
         "all_gather": partial(dist.all_gather_into_tensor, everyones.clone(), x),
         "reduce_scatter": partial(dist.reduce_scatter_tensor, own, everyones),
+        "dispatch": dispatch,
+        "combine": combine,
     }
-    for records, how in ((0, "plain"), (1, "records")):
-        if records and t * k * h > 1 << 21:
-            continue
-        steps[f"dispatch, {how}"] = partial(dispatch, records=records)
-        steps[f"combine, {how}"] = partial(combine, records=records)
-    return steps
 
 
 # -------------------------------------------------------------------------------------------------

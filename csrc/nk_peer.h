@@ -6,6 +6,8 @@
 
 #define NK_MOST_PEERS 64 /* ranks of a group */
 
+#define NK_MOST_PEER_SELECTIONS 128 /* experts of a token */
+
 /* A group of ranks whose GPUs see each other's memory. All tensors are on this rank's.
  *
  * peers: int32 [ranks + 2, 2], of 64-bit numbers: the addresses of the ranks' arenas, that of a word of the host where
@@ -32,14 +34,12 @@ nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec);
  * are multiples of 16, and their addresses are aligned to that.
  *
  * tokens: bytes [n, B]. scales: bytes [n, S] or NULL. ids: int32 [n, k], of all experts.
- * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k].
- * records: 1 or 0, or -1 to choose: whether all goes as records. */
+ * out_tokens: [ranks room, B], room >= n. out_scales: [ranks room, S]. out_ids: int32 [ranks room, k]. */
 typedef struct nk_peer_dispatch_args {
     nk_peer_args group;
     const nk_tensor *tokens, *scales, *ids;
     int64_t experts; /* of all ranks */
     const nk_tensor *out_tokens, *out_scales, *out_ids;
-    int64_t records;
 } nk_peer_dispatch_args;
 nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec);
 
@@ -52,7 +52,6 @@ typedef struct nk_peer_combine_args {
     const nk_tensor *products, *row_of, *ids, *weights, *residual;
     int64_t experts;
     const nk_tensor *out;
-    int64_t records; /* as in nk_peer_dispatch_args */
 } nk_peer_combine_args;
 nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec);
 
@@ -60,13 +59,25 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec);
 /* Checked, as a row gets it                                                                                        */
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-/* Ranks whose arenas lie at peers[0..world-1]. Behind these come the address of a word of the host, and a time limit in
- * nanoseconds. */
+/* Ranks whose arenas lie at peers[0..world-1]; this rank's is `arena`. Behind these come the address of a word of the
+ * host, and a time limit in nanoseconds. */
 typedef struct nk_peer_group {
     const int64_t *peers;
+    uint8_t *arena;
     int32_t rank, world;
     int64_t arena_bytes;
 } nk_peer_group;
+
+/* `all` experts, side by side: each rank has `each`, the first `more` ranks one more. */
+typedef struct nk_peer_experts {
+    int32_t all, each, more;
+} nk_peer_experts;
+
+/* What CTAs of a launch do in turns: `parts` of each of a rank's tokens. From one of its units to the next a CTA goes
+ * so many tokens and parts further. Whoever chooses the grid says so, since a GPU divides slowly. */
+typedef struct nk_peer_units {
+    int32_t parts, tokens_on, parts_on;
+} nk_peer_units;
 
 /* Elements are a multiple of 8. */
 typedef struct nk_peer_reduce_problem {
@@ -87,10 +98,11 @@ typedef struct nk_peer_dispatch_problem {
     int64_t token_bytes, scale_bytes; /* of a row */
     int64_t sent_bytes;               /* these, and ids, rounded up to 16 */
     int64_t n, room;
-    int32_t k, experts;
+    int32_t k;
+    nk_peer_experts experts;
+    nk_peer_units units; /* the launch's */
     uint8_t *out_tokens, *out_scales;
     int32_t *out_ids;
-    int32_t records; /* 1 or 0; -1: whichever is faster */
 } nk_peer_dispatch_problem;
 
 typedef struct nk_peer_combine_problem {
@@ -104,8 +116,9 @@ typedef struct nk_peer_combine_problem {
     int32_t weight_size, residual_size, out_size; /* of an element */
     int64_t rows;                    /* of products */
     int64_t n, room, h;
-    int32_t k, experts;
-    int32_t records; /* as in nk_peer_dispatch_problem */
+    int32_t k;
+    nk_peer_experts experts;
+    nk_peer_units units; /* the launch's */
 } nk_peer_combine_problem;
 
 /* What a row does between GPUs. */

@@ -62,12 +62,10 @@ def experts(shared):
     codes = [torch.randint(0, 256, (len(e), 256), generator=torch.Generator().manual_seed(r))
              for r, e in enumerate(everyones)]  # fmt: skip
     codes = [each.to(torch.uint8) for each in codes]
-    for records in (0, 1):
+    for scaled in (0, 1):
         for dtype in (F16, BF16, F32):
-            scales = codes[rank][:, :32].contiguous().cuda() if records else None
-            got, sf, local = shared.dispatch(
-                codes[rank].cuda(), scales, ids.cuda(), EXPERTS, ROOM, records=records
-            )
+            scales = codes[rank][:, :32].contiguous().cuda() if scaled else None
+            got, sf, local = shared.dispatch(codes[rank].cuda(), scales, ids.cuda(), EXPERTS, ROOM)
             for r, chosen in enumerate(everyones):
                 here = local[r * ROOM : (r + 1) * ROOM].cpu()
                 wanted = (here[: len(chosen)] >= 0).any(1)
@@ -81,12 +79,12 @@ def experts(shared):
             slots = torch.arange(world * ROOM * K, dtype=torch.int32)
             row_of = torch.where(local.flatten().cpu() >= 0, slots, -1).int()
             args = products.cuda(), row_of.cuda(), ids.cuda(), weights.cuda(), None, EXPERTS, dtype
-            y = shared.combine(*args, records=records)
+            y = shared.combine(*args)
             own = products.view(world, ROOM, K, H)[rank, : len(ids)].float()
             known = ((ids >= 0) & (ids < EXPERTS)).float()
             parts = [own[:, j] * weights[:, j, None] * known[:, j, None] for j in range(K)]
             if len(ids):
-                assert torch.equal(y.cpu(), in_order(parts).to(dtype)), (records, dtype)
+                assert torch.equal(y.cpu(), in_order(parts).to(dtype)), (scaled, dtype)
             yield
 
 

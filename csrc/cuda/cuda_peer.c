@@ -9,6 +9,7 @@
 #define FEW_THREADS 128
 
 _Static_assert(FEW_THREADS >= NK_MOST_PEERS, "a thread of each CTA waits for each rank");
+_Static_assert(FEW_THREADS >= NK_MOST_PEER_SELECTIONS, "a thread of each CTA looks for each product of a token");
 
 static int64_t at_most(int64_t ctas) { return ctas < PEER_MOST_CTAS ? ctas : PEER_MOST_CTAS; }
 
@@ -24,6 +25,14 @@ static cuda_grid grid_of(int64_t items)
     while (threads < PEER_THREADS && items > (int64_t)PEER_MOST_CTAS * threads)
         threads *= 2;
     return (cuda_grid){.x = at_most(nk_ceil_div(items, threads)), .threads = threads};
+}
+
+/* CTAs take parts of so many tokens in turns. */
+static nk_peer_units deal(int64_t tokens, int64_t parts, cuda_grid *grid)
+{
+    grid->x = at_most(tokens * parts);
+    return (nk_peer_units){
+        .parts = (int32_t)parts, .tokens_on = (int32_t)(grid->x / parts), .parts_on = (int32_t)(grid->x % parts)};
 }
 
 /* What one launch takes of them. */
@@ -55,46 +64,38 @@ nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_redu
     return NK_OK;
 }
 
-/* Of tokens, or of products: what goes as records where nobody says. None so far: of these kernels the simulator alone
- * has run those with records. */
-#define RECORDS_BYTES ((int64_t)0)
-
-/* Whether `bytes` go as records: `wanted` says, or -1. The arena has room for them then. */
-static nk_status choose_records(int32_t wanted, int64_t bytes, const nk_peer_group *g, bool *records)
+/* What all of a call's tokens, or products, take of the arena. */
+static nk_status check_room(const nk_peer_group *g, int64_t bytes)
 {
-    const bool fit = 2 * bytes + 16 * g->world <= PEER_RECORD_BYTES / 2;
-    *records = wanted < 0 ? fit && bytes <= RECORDS_BYTES : wanted;
-    const int64_t room = *records ? PEER_RECORD_BYTES / 4 : peer_plain_bytes(g->arena_bytes);
-    NK_CHECK(*records ? fit : bytes <= room, NK_VALUE_ERROR,
-             "arena: room for %lld bytes of a call, expected %lld at least", (long long)room, (long long)bytes);
+    const int64_t room = peer_plain_bytes(g->arena_bytes);
+    NK_CHECK(bytes <= room, NK_VALUE_ERROR, "arena: room for %lld bytes of a call, expected %lld at least",
+             (long long)room, (long long)bytes);
     return NK_OK;
 }
 
-nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *const kernels[2], const nk_exec *exec)
+nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *kernel, const nk_exec *exec)
 {
     nk_peer_dispatch_problem problem = *p;
-    bool records = false;
-    NK_TRY(choose_records(p->records, p->group.world * p->room * p->sent_bytes, &p->group, &records));
+    NK_TRY(check_room(&p->group, p->group.world * p->room * p->sent_bytes));
     int32_t threads = FEW_THREADS;
-    while (threads < PEER_THREADS && p->sent_bytes > (records ? 8 : 16) * (int64_t)threads)
+    while (threads < PEER_THREADS && p->sent_bytes > PEER_COPY_BYTES * (int64_t)threads)
         threads *= 2;
-    cuda_grid grid = {.x = at_most(p->room), .threads = threads, .overlap = exec->settings->pdl != NK_PDL_OFF};
+    cuda_grid grid = {.threads = threads, .overlap = exec->settings->pdl != NK_PDL_OFF};
+    problem.units = deal(p->room, p->group.world, &grid);
     void *args[] = {&problem};
-    return cuda_launch(kernels[records], p->device, exec->stream, &grid, args);
+    return cuda_launch(kernel, p->device, exec->stream, &grid, args);
 }
 
-nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const kernels[2][3], const nk_exec *exec)
+nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const kernels[3], const nk_exec *exec)
 {
     nk_peer_combine_problem problem = *p;
-    bool records = false;
-    NK_TRY(choose_records(p->records, p->room * p->k * p->h * element_bytes(p->dtype), &p->group, &records));
+    NK_TRY(check_room(&p->group, p->room * p->k * p->h * element_bytes(p->dtype)));
     const int64_t pieces = p->h / 8;
     int32_t threads = PEER_THREADS; /* fewer where that leaves SMs without a CTA, or threads without a piece */
     while (threads > FEW_THREADS && (threads / 2 >= pieces || p->room * nk_ceil_div(pieces, threads) < PEER_MOST_CTAS))
         threads /= 2;
-    cuda_grid grid = {.x = at_most(p->room * nk_ceil_div(pieces, threads)),
-                      .threads = threads,
-                      .overlap = exec->settings->pdl != NK_PDL_OFF};
+    cuda_grid grid = {.threads = threads, .overlap = exec->settings->pdl != NK_PDL_OFF};
+    problem.units = deal(p->room, nk_ceil_div(pieces, threads), &grid);
     void *args[] = {&problem};
-    return cuda_launch(kernels[records][which_kernel(p->dtype)], p->device, exec->stream, &grid, args);
+    return cuda_launch(kernels[which_kernel(p->dtype)], p->device, exec->stream, &grid, args);
 }

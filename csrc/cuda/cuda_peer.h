@@ -14,10 +14,9 @@ typedef struct cuda_peer_reduce_kernels {
 nk_status cuda_peer_reduce(const nk_peer_reduce_problem *p, const cuda_peer_reduce_kernels *kernels,
                            const nk_exec *exec);
 
-/* kernels: of plain bytes, and of records. */
-nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *const kernels[2], const nk_exec *exec);
+nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *kernel, const nk_exec *exec);
 
-/* kernels: the same, [dtype of the products]. */
-nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const kernels[2][3], const nk_exec *exec);
+/* kernels: [dtype of the products] */
+nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const kernels[3], const nk_exec *exec);
 
 #endif

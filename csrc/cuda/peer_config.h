@@ -19,11 +19,12 @@
 
 #define PEER_THREADS 512   /* of a CTA, at most */
 #define PEER_MOST_CTAS 128 /* of a launch */
+#define PEER_COPY_BYTES 64 /* that a thread loads at once where a CTA copies */
 
 /* At the start of an arena, and zero before the first launch. The first four words are the rank's own. */
 typedef struct peer_header {
-    uint32_t epoch;  /* of launches that have ended */
-    uint32_t done;   /* CTAs of this launch that have ended */
+    uint32_t epoch;  /* of launches whose CTAs have all begun */
+    uint32_t begun;  /* CTAs of this launch that have */
     uint32_t failed; /* the epoch in which a rank did not come in time; 0: all have */
     uint32_t absent; /* 1 + that rank */
     uint32_t unused[28];

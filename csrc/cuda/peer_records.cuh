@@ -20,15 +20,26 @@ __device__ inline void send_record(uint4 *at, const uint2 &payload, uint32_t epo
     st_volatile_v4(at, make_uint4(payload.x, epoch, payload.y, epoch));
 }
 
-/* Waits for a record from rank `from`. False where it does not come. */
-__device__ inline bool receive_record(const nk_peer_group &g, peer_launch &l, int from, const uint4 *at,
-                                      uint2 &payload)
+/* Waits for the records at[i] of ranks from[i], all at once; for none where at[i] is NULL. False where one does not
+ * come. */
+template <int N>
+__device__ inline bool receive_records(const nk_peer_group &g, peer_launch &l, const int (&from)[N],
+                                       const uint4 *const (&at)[N], uint2 (&payload)[N])
 {
     for (uint32_t looks = 1;; looks++) {
-        const uint4 v = ld_volatile_v4(at);
-        payload = make_uint2(v.x, v.z);
-        if (v.y == l.epoch && v.w == l.epoch) return true;
-        if (gives_up(g, l, from, looks)) return false;
+        int missing = -1;
+        uint4 v[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (at[i]) v[i] = ld_volatile_v4(at[i]);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (!at[i]) continue;
+            payload[i] = make_uint2(v[i].x, v[i].z);
+            if (v[i].y != l.epoch || v[i].w != l.epoch) missing = from[i];
+        }
+        if (missing < 0) return true;
+        if (gives_up(g, l, missing, looks)) return false;
     }
 }
 

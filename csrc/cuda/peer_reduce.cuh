@@ -40,33 +40,43 @@ template <int COUNT> __device__ inline void store_few(uint8_t *out, int64_t at, 
 
 template <nk_dtype DTYPE> __device__ inline void peer_one_shot(const nk_peer_reduce_problem &p)
 {
-    constexpr int COUNT = payload_elements<DTYPE>::COUNT;
+    constexpr int COUNT = payload_elements<DTYPE>::COUNT, AT_ONCE = 4;
     const nk_peer_group &g = p.group;
     const uint2 *partial = (const uint2 *)p.partial;
     const int64_t records = p.elements / COUNT, step = (int64_t)gridDim.x * blockDim.x;
     const int64_t begin = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    griddepcontrol_launch_dependents();
-    griddepcontrol_wait();
     peer_launch l = begin_peer_launch(g);
     bool come = !l.failed;
 #pragma unroll 1
     for (int64_t i = begin; i < records && come; i += step) {
         const uint2 own = partial[i];
         for (int r = 1; r < g.world; r++) {
-            const int to = (g.rank + r) % g.world; /* not all to the same one at once */
-            send_record(records_of(arena_of(g, to), l, g.rank, records) + i, own, l.epoch);
+            send_record(records_of(arena_of(g, rank_after(g, r)), l, g.rank, records) + i, own, l.epoch);
         }
     }
 #pragma unroll 1
     for (int64_t i = begin; i < records; i += step) {
         float sum[COUNT] = {};
-        for (int r = 0; r < g.world && come; r++) {
-            uint2 theirs = partial[i];
-            const uint4 *at = records_of((uint8_t *)l.header, l, r, records) + i;
-            if (r != g.rank) come = receive_record(g, l, r, at, theirs);
+#pragma unroll 1
+        for (int r0 = 0; r0 < g.world && come; r0 += AT_ONCE) {
+            const uint4 *at[AT_ONCE];
+            int from[AT_ONCE];
+            uint2 theirs[AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < COUNT; e++)
-                sum[e] = __fadd_rn(sum[e], payload_element<DTYPE>(theirs, e));
+            for (int c = 0; c < AT_ONCE; c++) {
+                from[c] = r0 + c;
+                at[c] = from[c] < g.world ? records_of(g.arena, l, from[c], records) + i : NULL;
+                if (from[c] == g.rank) at[c] = NULL;
+                theirs[c] = partial[i];
+            }
+            come = receive_records(g, l, from, at, theirs);
+#pragma unroll
+            for (int c = 0; c < AT_ONCE; c++) {
+                if (from[c] >= g.world) continue;
+#pragma unroll
+                for (int e = 0; e < COUNT; e++)
+                    sum[e] = __fadd_rn(sum[e], payload_element<DTYPE>(theirs[c], e));
+            }
         }
 #pragma unroll
         for (int e = 0; e < COUNT; e++)
@@ -84,22 +94,6 @@ template <nk_dtype DTYPE> __device__ inline void add_eight(const uint8_t *at, fl
 #pragma unroll
     for (int e = 0; e < 8; e++)
         sum[e] = __fadd_rn(sum[e], piece[e]);
-}
-
-__device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, int64_t begin, int64_t end)
-{
-    constexpr int AT_ONCE = 4;
-    const int64_t step = 16 * blockDim.x;
-#pragma unroll 1
-    for (int64_t b = begin + 16 * threadIdx.x; b < end; b += AT_ONCE * step) {
-        uint4 v[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (b + i * step < end) v[i] = *(const uint4 *)(from + b + i * step);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (b + i * step < end) *(uint4 *)(to + b + i * step) = v[i];
-    }
 }
 
 /* What each rank adds up; the last ones may have less. */
@@ -127,16 +121,14 @@ template <nk_dtype DTYPE> __device__ inline void peer_two_shot(const nk_peer_red
     constexpr int IN = DTYPE == NK_F32 ? 4 : 2;
     const int out_size = p.out_dtype == NK_F32 ? 4 : 2;
     const nk_peer_group &g = p.group;
-    griddepcontrol_launch_dependents();
-    griddepcontrol_wait();
     peer_launch l = begin_peer_launch(g);
     const int64_t plain = peer_plain_at(g.arena_bytes, l.epoch & 1), share = share_elements(p) * IN;
-    uint8_t *mine = (uint8_t *)l.header + plain;
+    uint8_t *mine = g.arena + plain;
     const share_range own = ctas_part_of(p, g.rank);
     bool come = !l.failed;
     /* [from][share]: what others have of a share. Behind it the results of all. */
     for (int r = 1; r < g.world && come; r++) {
-        const int to = (g.rank + r) % g.world;
+        const int to = rank_after(g, r);
         const share_range theirs = ctas_part_of(p, to);
         const int64_t first = to * (share / IN); /* of the share */
         uint8_t *there = arena_of(g, to) + plain + g.rank * share - first * IN;
@@ -151,7 +143,7 @@ template <nk_dtype DTYPE> __device__ inline void peer_two_shot(const nk_peer_red
             add_eight<DTYPE>(r == g.rank ? p.partial + i * IN : mine + r * share + (i - first) * IN, sum);
         store_eight(p.out + i * out_size, p.out_dtype, sum);
         for (int r = 1; r < g.world; r++)
-            store_eight(arena_of(g, (g.rank + r) % g.world) + plain + results + i * out_size, p.out_dtype, sum);
+            store_eight(arena_of(g, rank_after(g, r)) + plain + results + i * out_size, p.out_dtype, sum);
     }
     come = come && exchange_arrivals(g, l, 1);
     for (int r = 0; r < g.world; r++) {

@@ -6,6 +6,7 @@
 #ifndef NK_PEER_WAIT_CUH
 #define NK_PEER_WAIT_CUH
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/system.cuh"
 #include "peer_config.h"
 
@@ -17,17 +18,42 @@ typedef struct peer_launch {
     uint32_t epoch;
     bool failed;    /* before this launch */
     uint64_t start; /* when it first looked at the clock, for all its waits together; 0: not yet */
+    uint32_t begun; /* of thread 0: CTAs that had begun before this one */
 } peer_launch;
+
+/* The rank that comes `distance` after this one, around the group: so not all send to the same one at once. */
+__device__ inline int rank_after(const nk_peer_group &g, int distance)
+{
+    const int rank = g.rank + distance;
+    return rank < g.world ? rank : rank - g.world;
+}
 
 __device__ inline uint8_t *arena_of(const nk_peer_group &g, int rank) { return (uint8_t *)g.peers[rank]; }
 
-/* Behind griddepcontrol_wait. All threads get the same: another CTA that fails meanwhile notes this epoch. */
+/* At the start, for all threads. All get the same: another CTA that fails meanwhile notes this epoch. Thread 0 counts
+ * its CTA once it has read the epoch, and looks at the count in the end alone: so nothing waits for that. */
 __device__ inline peer_launch begin_peer_launch(const nk_peer_group &g)
 {
-    peer_header *header = (peer_header *)arena_of(g, g.rank);
-    const volatile peer_header *now = header;
-    const uint32_t epoch = now->epoch + 1, failed = now->failed;
-    return {header, epoch, failed && failed != epoch, 0};
+    __shared__ uint32_t epoch, failed;
+    peer_header *header = (peer_header *)g.arena;
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait(); /* the launch before has ended */
+    if (threadIdx.x == 0) {
+        const uint4 words = ld_volatile_v4((const uint4 *)header);
+        epoch = words.x + 1;
+        failed = words.z;
+    }
+    __syncthreads();
+    const uint32_t begun = threadIdx.x == 0 ? atomicAdd(&header->begun, 1) : 0;
+    return {header, epoch, failed && failed != epoch, 0, begun};
+}
+
+/* At the end. The last CTA that began sets the epoch which the next launch goes by: all have read this one's. */
+__device__ inline void end_peer_launch(const peer_launch &l)
+{
+    if (threadIdx.x || l.begun != gridDim.x - 1) return;
+    l.header->begun = 0;
+    l.header->epoch = l.epoch;
 }
 
 __device__ inline void note_missing_rank(const nk_peer_group &g, const peer_launch &l, int rank)
@@ -71,11 +97,11 @@ __device__ inline bool exchange_arrivals(const nk_peer_group &g, peer_launch &l,
 {
     __shared__ int missing[2]; /* one of each phase: threads may still read that of the phase before */
     const int other = threadIdx.x;
+    peer_header *there = other < g.world ? (peer_header *)arena_of(g, other) : NULL;
     if (other == 0) missing[phase] = 0;
     __syncthreads();
-    if (other < g.world && other != g.rank) {
+    if (there && other != g.rank) {
         fence_acq_rel_sys();
-        peer_header *there = (peer_header *)arena_of(g, other);
         st_relaxed_sys(&there->arrived[phase][blockIdx.x][g.rank], l.epoch);
         const uint32_t *here = &l.header->arrived[phase][blockIdx.x][other];
         for (uint32_t looks = 1; !has_arrived(ld_acquire_sys(here), l.epoch); looks++) {
@@ -86,15 +112,6 @@ __device__ inline bool exchange_arrivals(const nk_peer_group &g, peer_launch &l,
     }
     __syncthreads();
     return !missing[phase];
-}
-
-/* For all threads of all CTAs, when they have done everything else. The last CTA to come starts the next epoch. */
-__device__ inline void end_peer_launch(const peer_launch &l)
-{
-    __syncthreads();
-    if (threadIdx.x || atomicAdd(&l.header->done, 1) != gridDim.x - 1) return;
-    l.header->done = 0;
-    l.header->epoch = l.epoch;
 }
 
 #endif

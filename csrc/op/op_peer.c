@@ -45,6 +45,7 @@ static nk_status check_peers(const nk_peer_args *args, nk_peer_group *g)
     g->rank = (int32_t)args->rank;
     NK_TRY(check_aligned(arena, NK_DTYPE_BIT(NK_U8), peers));
     NK_TRY(nk_check_writable(arena));
+    g->arena = arena->data;
     g->arena_bytes = nk_numel(arena);
     NK_CHECK_AT(g->arena_bytes >= FEWEST_BYTES, NK_VALUE_ERROR, arena, "%" PRId64 " bytes, expected at least %" PRId64,
                 g->arena_bytes, FEWEST_BYTES);
@@ -55,13 +56,6 @@ static nk_status check_shape(const nk_tensor *t, int64_t rows, int64_t cols, con
 {
     NK_CHECK_AT(t->ndim == 2 && t->shape[0] == rows && t->shape[1] == cols, NK_VALUE_ERROR, t,
                 "shape %s, expected (%" PRId64 ", %" PRId64 "): %s", nk_shape_text(t).s, rows, cols, what);
-    return NK_OK;
-}
-
-static nk_status check_records(int64_t records, int32_t *checked)
-{
-    NK_CHECK(records >= -1 && records <= 1, NK_VALUE_ERROR, "records: %" PRId64 ", expected -1, 0 or 1", records);
-    *checked = (int32_t)records;
     return NK_OK;
 }
 
@@ -102,16 +96,17 @@ nk_status nk_peer_reduce(const nk_peer_reduce_args *args, nk_exec *exec)
     return row->reduce(&p, exec);
 }
 
-#define MOST_SELECTIONS 1024 /* experts of a token */
-
 /* ids [n, k] of `experts`, each rank with one at least. */
-static nk_status check_ids(const nk_tensor *ids, int64_t experts, const nk_peer_group *g, const nk_tensor *first)
+static nk_status check_ids(const nk_tensor *ids, int64_t experts, const nk_peer_group *g, const nk_tensor *first,
+                           nk_peer_experts *checked)
 {
     NK_TRY(check_whole(ids, NK_DTYPE_BIT(NK_I32), first));
-    NK_CHECK_AT(ids->ndim == 2 && ids->shape[1] > 0 && ids->shape[1] <= MOST_SELECTIONS, NK_VALUE_ERROR, ids,
-                "shape %s, expected [n, k] with k of 1 to %d", nk_shape_text(ids).s, MOST_SELECTIONS);
+    NK_CHECK_AT(ids->ndim == 2 && ids->shape[1] > 0 && ids->shape[1] <= NK_MOST_PEER_SELECTIONS, NK_VALUE_ERROR, ids,
+                "shape %s, expected [n, k] with k of 1 to %d", nk_shape_text(ids).s, NK_MOST_PEER_SELECTIONS);
     NK_CHECK(experts >= g->world && experts <= INT32_MAX, NK_VALUE_ERROR,
              "experts: %" PRId64 ", expected one for each of %" PRId32 " ranks", experts, g->world);
+    const int32_t all = (int32_t)experts;
+    *checked = (nk_peer_experts){.all = all, .each = all / g->world, .more = all % g->world};
     return NK_OK;
 }
 
@@ -145,7 +140,7 @@ nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec)
     nk_settings own;
     nk_peer_dispatch_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
-    NK_TRY(check_ids(ids, args->experts, &p.group, peers));
+    NK_TRY(check_ids(ids, args->experts, &p.group, peers, &p.experts));
     NK_TRY(check_whole(args->out_ids, NK_DTYPE_BIT(NK_I32), peers));
     NK_TRY(nk_check_writable(args->out_ids));
     p.n = ids->shape[0];
@@ -165,12 +160,10 @@ nk_status nk_peer_dispatch(const nk_peer_dispatch_args *args, nk_exec *exec)
     p.scales = args->scales ? args->scales->data : NULL;
     p.ids = ids->data;
     p.k = (int32_t)ids->shape[1];
-    p.experts = (int32_t)args->experts;
     p.sent_bytes = p.token_bytes + p.scale_bytes + nk_ceil_div(4 * (int64_t)p.k, ALIGNMENT) * ALIGNMENT;
     p.out_tokens = args->out_tokens->data;
     p.out_scales = args->out_scales ? args->out_scales->data : NULL;
     p.out_ids = args->out_ids->data;
-    NK_TRY(check_records(args->records, &p.records));
     NK_TRY(prepare(p.device, exec, &own, &row));
     return p.room ? row->dispatch(&p, exec) : NK_OK;
 }
@@ -183,7 +176,7 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     nk_settings own;
     nk_peer_combine_problem p = {.device = peers->device};
     NK_TRY(check_peers(&args->group, &p.group));
-    NK_TRY(check_ids(ids, args->experts, &p.group, peers));
+    NK_TRY(check_ids(ids, args->experts, &p.group, peers, &p.experts));
     NK_TRY(check_aligned(products, NK_FLOATS, peers));
     NK_CHECK_AT(products->ndim == 2 && products->shape[1] % 8 == 0, NK_VALUE_ERROR, products,
                 "shape %s, expected [P, H] with an H of a multiple of 8", nk_shape_text(products).s);
@@ -217,8 +210,6 @@ nk_status nk_peer_combine(const nk_peer_combine_args *args, nk_exec *exec)
     p.out_dtype = out->dtype;
     p.residual_size = (int32_t)nk_dtype_size(p.residual_dtype);
     p.out_size = (int32_t)nk_dtype_size(p.out_dtype);
-    p.experts = (int32_t)args->experts;
-    NK_TRY(check_records(args->records, &p.records));
     NK_TRY(prepare(p.device, exec, &own, &row));
     return p.room && p.h ? row->combine(&p, exec) : NK_OK;
 }

@@ -41,7 +41,7 @@ const py_operator py__peer_reduce = {
 
 static int run_dispatch(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_peer_dispatch_args args = {.records = -1};
+    nk_peer_dispatch_args args = {0};
     nk_tensor t[8];
     if (read_group(call, v, t, &args.group) < 0) return -1;
     if (py_argument(call, v[3], "tokens", &t[2], &args.tokens) < 0) return -1;
@@ -51,23 +51,22 @@ static int run_dispatch(py_call *call, PyObject *const *v, PyObject **result)
     if (py_given_output(call, v[7], "out_tokens", -1, &t[5], &args.out_tokens) < 0) return -1;
     if (v[8] != Py_None && py_given_output(call, v[8], "out_scales", -1, &t[6], &args.out_scales) < 0) return -1;
     if (py_given_output(call, v[9], "out_ids", -1, &t[7], &args.out_ids) < 0) return -1;
-    if (py_int(v[10], "records", &args.records) < 0) return -1;
     return py_execute(call, call_dispatch, &args) < 0 ? -1 : done(result);
 }
 
 static const py_parameter dispatch_parameters[] = {
     {.name = "peers"}, {.name = "arena"},   {.name = "rank"},       {.name = "tokens"},     {.name = "scales"},
     {.name = "ids"},   {.name = "experts"}, {.name = "out_tokens"}, {.name = "out_scales"}, {.name = "out_ids"},
-    {.name = "records"}, {0}};
+    {0}};
 const py_operator py__peer_dispatch = {.name = "_peer_dispatch",
                                        .required = 10,
-                                       .positional = 11,
+                                       .positional = 10,
                                        .parameters = dispatch_parameters,
                                        .run = run_dispatch};
 
 static int run_combine(py_call *call, PyObject *const *v, PyObject **result)
 {
-    nk_peer_combine_args args = {.records = -1};
+    nk_peer_combine_args args = {0};
     nk_tensor t[8];
     if (read_group(call, v, t, &args.group) < 0) return -1;
     if (py_argument(call, v[3], "products", &t[2], &args.products) < 0) return -1;
@@ -77,16 +76,15 @@ static int run_combine(py_call *call, PyObject *const *v, PyObject **result)
     if (py_optional(call, v[7], "residual", &t[6], &args.residual) < 0) return -1;
     if (py_int(v[8], "experts", &args.experts) < 0) return -1;
     if (py_given_output(call, v[9], "out", -1, &t[7], &args.out) < 0) return -1;
-    if (py_int(v[10], "records", &args.records) < 0) return -1;
     return py_execute(call, call_combine, &args) < 0 ? -1 : done(result);
 }
 
 static const py_parameter combine_parameters[] = {
     {.name = "peers"}, {.name = "arena"},   {.name = "rank"},     {.name = "products"}, {.name = "row_of"},
     {.name = "ids"},   {.name = "weights"}, {.name = "residual"}, {.name = "experts"},  {.name = "out"},
-    {.name = "records"}, {0}};
+    {0}};
 const py_operator py__peer_combine = {.name = "_peer_combine",
                                       .required = 10,
-                                      .positional = 11,
+                                      .positional = 10,
                                       .parameters = combine_parameters,
                                       .run = run_combine};

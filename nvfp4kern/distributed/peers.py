@@ -145,8 +145,6 @@ class PeerMemory:
         ids: Tensor,
         experts: int,
         room: int,
-        *,
-        records: int = -1,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """What experts of this rank get of all ranks' tokens: (a, scales, ids), a row for each of
         `room` tokens of each rank.
@@ -154,8 +152,6 @@ class PeerMemory:
         a: [n, ..] and scales: [n, ..], what is sent of a token; rows of a multiple of 16 bytes.
         ids: int32 [n, k], of all experts. In the result they are numbers among the rank's own, or
             -1. A row where all are -1 holds anything.
-        records: 1 or 0 says whether bytes go as records, see csrc/cuda/peer_records.cuh; -1: where
-            that is faster.
         """
         if torch.compiler.is_compiling():
             got, sf, local = _dispatch(a, scales, ids, self._key, experts, self.world * room)
@@ -170,7 +166,7 @@ class PeerMemory:
         none = [None] * (2 - len(rows))
         _C._peer_dispatch(
             self.peers, self.arena, self.rank, *rows, *none, ids.contiguous(), experts,
-            *outs, *none, local, records,
+            *outs, *none, local,
         )  # fmt: skip
         got, *sf = (out.view(each.dtype) for out, each in zip(outs, parts, strict=True))
         return got, sf[0] if sf else None, local
@@ -184,13 +180,11 @@ class PeerMemory:
         residual: Tensor | None,
         experts: int,
         dtype: torch.dtype,
-        *,
-        records: int = -1,
     ) -> Tensor:
         """[n, H], what nvfp4kern.combine gives on one GPU with all experts.
 
         products: [P, H] of this rank's experts. row_of: of the ids that dispatch gave.
-        ids, weights, residual: of the rank's own tokens. records: as in dispatch.
+        ids, weights, residual: of the rank's own tokens.
         """
         if torch.compiler.is_compiling():
             args = (products, row_of, ids, weights, residual, self._key, experts, dtype)
@@ -203,7 +197,7 @@ class PeerMemory:
         _C._peer_combine(
             self.peers, self.arena, self.rank, products, row_of, ids.contiguous(),
             weights.contiguous(), None if residual is None else residual.contiguous(),
-            experts, out, records,
+            experts, out,
         )  # fmt: skip
         return out
 

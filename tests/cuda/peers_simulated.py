@@ -136,7 +136,7 @@ def elsewhere(shots):
     return bool(out.cpu().isnan().all()), first.word.tolist(), words, header
 
 
-def experts(world, room, k, h, total, scaled, dtype, records):
+def experts(world, room, k, h, total, scaled, dtype):
     """Whether every rank gets the tokens that its experts are to have, and then what combine gives
     of all experts' products.
 
@@ -172,7 +172,7 @@ def experts(world, room, k, h, total, scaled, dtype, records):
         sf = torch.full((rows, h // 16), 0xFF, dtype=torch.uint8, device="cuda") if scaled else None
         local = torch.full((rows, k), 77, dtype=torch.int32, device="cuda")
         args = group.peers, group.arenas[rank], rank, tokens[rank].cuda(), gpu[rank]
-        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local, records)
+        _C._peer_dispatch(*args, ids[rank].cuda(), total, out, sf, local)
         outs[rank] = out.cpu(), None if sf is None else sf.cpu(), local.cpu()
 
     again(dispatch)
@@ -208,7 +208,7 @@ def experts(world, room, k, h, total, scaled, dtype, records):
         out = torch.full((n[rank], h), torch.nan, dtype=DTYPES[dtype], device="cuda")
         extra = residual[rank] if residual[rank] is None else residual[rank].cuda()
         args = group.peers, group.arenas[rank], rank, products[rank].cuda(), row_of[rank].cuda()
-        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out, records)
+        _C._peer_combine(*args, ids[rank].cuda(), weights[rank].cuda(), extra, total, out)
         outs[rank] = out.cpu()
 
     for arena in range(world):  # what dispatch has left is of no launch of combine's

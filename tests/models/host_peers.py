@@ -26,7 +26,7 @@ class HostKernels:
 
     @staticmethod
     def _peer_dispatch(
-        table, arena, rank, tokens, scales, ids, total, out_tokens, out_scales, out_ids, records
+        table, arena, rank, tokens, scales, ids, total, out_tokens, out_scales, out_ids
     ):
         world = dist.get_world_size()
         first, end = evenly(total, rank, world)
@@ -43,9 +43,7 @@ class HostKernels:
                 out_scales[rows][wanted] = sf[wanted]
 
     @staticmethod
-    def _peer_combine(
-        table, arena, rank, products, row_of, ids, weights, residual, total, out, records
-    ):
+    def _peer_combine(table, arena, rank, products, row_of, ids, weights, residual, total, out):
         world, (n, k) = dist.get_world_size(), ids.shape
         selections = len(row_of) // world
         found = torch.zeros(selections, products.shape[1], dtype=products.dtype)

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 
 import host_peers
 import pytest
@@ -106,27 +105,13 @@ def row_bits(reduce_dtype, tokens, transport):
     return torch.equal(y, in_order(everyones, x.dtype)), repr(mine)
 
 
-class Asked:
-    """Peer memory that is asked for records, or for plain bytes."""
-
-    def __init__(self, memory, records):
-        self.memory = memory
-        self.dispatch = partial(memory.dispatch, records=records)
-        self.combine = partial(memory.combine, records=records)
-
-    def __getattr__(self, name):
-        return getattr(self.memory, name)
-
-
-def mixed(whole, tokens, k, replays, records):
+def mixed(whole, tokens, k, replays):
     """How often, of so many replays with other tokens and other experts, a rank's result had the
-    bits of one GPU with all experts. Each rank has three tokens less than the one before. records:
-    as PeerMemory.dispatch has it."""
+    bits of one GPU with all experts. Each rank has three tokens less than the one before."""
     device = own_device()
     whole = whole.to(device)
     mine = ExpertParallel.slice_of(whole, tokens_per_rank=tokens)
     assert repr(mine).endswith("transport='peer')")
-    mine.memory = Asked(mine.memory, records)
     last = rank() == dist.get_world_size() - 1
     n = max(tokens - 3 * rank(), 0)
     draw = torch.Generator().manual_seed(rank())

@@ -280,7 +280,7 @@ def test_experts_over_peers_have_one_gpus_bits(team, world, input_quant, biased)
 def test_what_gpus_run_is_right_of_experts(team):
     """The function of test_peers_on_gpus.py."""
     whole = exact_experts("dynamic", 7, hidden=256)
-    assert team(3).run(over_hosts_too, mixed, whole, 5, 3, 4, 1) == [4] * 3
+    assert team(3).run(over_hosts_too, mixed, whole, 5, 3, 4) == [4] * 3
     assert team(3).run(over_hosts_too, mixture_replayed, exact_mixture(), 5, 4) == [4] * 3
 
 

@@ -12,14 +12,12 @@ static nk_status launch_reduce(const nk_peer_reduce_problem *p, const nk_exec *e
 
 static nk_status launch_dispatch(const nk_peer_dispatch_problem *p, const nk_exec *exec)
 {
-    static cuda_kernel *const kernels[] = {&sm80_peer_dispatch_plain, &sm80_peer_dispatch_records};
-    return cuda_peer_dispatch(p, kernels, exec);
+    return cuda_peer_dispatch(p, &sm80_peer_dispatch, exec);
 }
 
 static nk_status launch_combine(const nk_peer_combine_problem *p, const nk_exec *exec)
 {
-    static cuda_kernel *const kernels[2][3] = {OF_DTYPES(sm80_peer_combine_plain),
-                                               OF_DTYPES(sm80_peer_combine_records)};
+    static cuda_kernel *const kernels[] = OF_DTYPES(sm80_peer_combine);
     return cuda_peer_combine(p, kernels, exec);
 }
 
