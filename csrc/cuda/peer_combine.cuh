@@ -138,11 +138,10 @@ template <nk_dtype DTYPE> __device__ inline void peer_combine(const nk_peer_comb
     peer_launch l = begin_peer_launch(g);
     const int64_t plain = peer_plain_at(g.arena_bytes, l.epoch & 1);
     bool come = !l.failed;
-    find_products<DTYPE>(p, plain, first.t, found); /* so that nothing waits for it later */
+    find_products<DTYPE>(p, plain, first.t, found); /* read behind the exchange of arrivals */
     for (peer_unit unit = first; unit.t < p.room && come; unit = unit_after(unit, p.units))
         send_products<DTYPE>(p, plain, piece_of(unit));
     come = come && exchange_arrivals(g, l, 0);
-    __syncthreads();
     for (peer_unit unit = first; unit.t < p.n; unit = unit_after(unit, p.units)) {
         const token_piece piece = piece_of(unit);
         if (unit.t != first.t) { /* no thread reads those before any more */

@@ -4,7 +4,7 @@
  * In one shot each rank sends all it has to all others, as records, and adds up everything by itself: for few bytes.
  * In two shots each rank adds up its share, and sends the result to all others: for many bytes.
  *
- * Roles: all threads alike. No shared memory. CTA i waits for CTA i of the other ranks alone, so the grid is the same
+ * Roles: all threads alike. CTA i waits for CTA i of the other ranks alone, so the grid is the same
  * on all of them. */
 #ifndef NK_PEER_REDUCE_CUH
 #define NK_PEER_REDUCE_CUH

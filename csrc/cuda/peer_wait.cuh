@@ -1,8 +1,9 @@
 /* How a launch that the ranks of a group share begins, waits for the others, and ends.
  *
  * Every wait has an end. Where a rank does not come in time, the launch notes which in the header and in the host's
- * word, and goes on without: what it writes is NaN. So are the results of all later launches on this arena, which no
- * longer wait. A launch on another arena of this rank, whose header knows nothing, gives up once it has to wait. */
+ * word, and goes on without: results are NaN, and -1 of dispatch. So are those of all later launches on this arena,
+ * which no longer wait. A launch on another arena of this rank, whose header knows nothing, gives up once it has to
+ * wait. */
 #ifndef NK_PEER_WAIT_CUH
 #define NK_PEER_WAIT_CUH
 
@@ -31,7 +32,8 @@ __device__ inline int rank_after(const nk_peer_group &g, int distance)
 __device__ inline uint8_t *arena_of(const nk_peer_group &g, int rank) { return (uint8_t *)g.peers[rank]; }
 
 /* At the start, for all threads. All get the same: another CTA that fails meanwhile notes this epoch. Thread 0 counts
- * its CTA once it has read the epoch, and looks at the count in the end alone: so nothing waits for that. */
+ * its CTA behind the barrier, when the epoch has been read, and looks at the count in the end alone: so nothing waits
+ * for it. */
 __device__ inline peer_launch begin_peer_launch(const nk_peer_group &g)
 {
     __shared__ uint32_t epoch, failed;
@@ -87,7 +89,7 @@ __device__ inline bool gives_up(const nk_peer_group &g, peer_launch &l, int rank
 }
 
 /* Whether a flag says that its rank is in this epoch, or in the next one already: it gets no further without this rank.
- * Any other flag is of an epoch before, however many launches ago. */
+ * Any other flag is of an epoch before, however many launches ago; one that nobody has written looks like epoch 0. */
 __device__ inline bool has_arrived(uint32_t flag, uint32_t epoch) { return flag - epoch <= 1; }
 
 /* Tells CTA blockIdx.x of all other ranks what this CTA's threads have written before, and waits until these CTAs have

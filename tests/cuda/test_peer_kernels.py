@@ -31,6 +31,9 @@ EXPERTS = [  # ranks, tokens of each at most, k, H, experts, with scale factors,
     (3, 5, 3, 2048, 7, True, "float16"),
     (3, 2, 1, 16, 3, False, "float32"),
     (2, 130, 2, 1040, 9, False, "bfloat16"),
+    (9, 1, 33, 16, 11, False, "float16"),  # more ranks than warps, and selections than lanes
+    (3, 45, 2, 1040, 9, False, "bfloat16"),  # CTAs go on to other parts of other tokens
+    (2, 2, 2, 34048, 3, True, "float16"),  # tokens that a CTA does not load at once
 ]
 
 
