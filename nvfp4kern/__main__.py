@@ -15,7 +15,7 @@ from functools import partial
 from typing import get_args
 
 import nvfp4kern
-from nvfp4kern import bench, explaining, machine, selftest
+from nvfp4kern import bench, explaining, machine, selftest, terminal
 from nvfp4kern.options import add_compare_arguments, add_generate_arguments
 from nvfp4kern.types import Recipe
 
@@ -154,7 +154,7 @@ def check(operators, everything):
     from rich.console import Console
     from rich.progress import Progress
 
-    console, why_no_gpu = Console(highlight=False), machine.why_no_gpu()
+    console, why_no_gpu = Console(width=terminal.width(), highlight=False), machine.why_no_gpu()
     for line in heading(why_no_gpu):
         console.print(line, markup=False, soft_wrap=True)
     checked, gpu = Checked(), why_no_gpu is None

@@ -57,6 +57,8 @@ def main(folder):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
+        model.save_pretrained(folder / f"{name}-16bit")
+        tokenizer().save_pretrained(folder / f"{name}-16bit")
         layers = quantize_(model, NVFP4Config(recipe="four_six"))
         save_checkpoint(model, folder / name, tokenizer=tokenizer())
         print(f"{name}: {len(layers)} layers quantised, {', '.join(layers[:2])} and others")

@@ -1,7 +1,6 @@
 """What `python -m nvfp4kern bench` does with its arguments."""
 
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from .. import results
+from .. import results, terminal
 from ..machine import device_in_use
 from . import report
 from .shapes import OPERATORS, SETS, chosen
@@ -138,8 +137,7 @@ def _run(arguments):
     earlier = _read(arguments.compare) if arguments.compare else None
     result, stopped = (_read(arguments.source), 0) if arguments.source else _measure(arguments)
     # A pipe has no width: wide enough there that no row breaks, unless COLUMNS says otherwise.
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Console(width=190 if piped else None)
+    console = Console(width=terminal.width())
     report.show(console, result)
     if earlier:
         report.compare(console, earlier, result)

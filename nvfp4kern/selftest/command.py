@@ -3,15 +3,13 @@
 import contextlib
 import copy
 import json
-import os
-import sys
 import time
 
 from rich.console import Console
 
 import nvfp4kern
 
-from .. import machine, results
+from .. import machine, results, terminal
 from . import SECTIONS, report
 
 FORMAT = 1
@@ -119,8 +117,7 @@ def _measure(arguments):
 
 def run(arguments):
     result = read(arguments.source) if arguments.source else _measure(arguments)
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    report.show(Console(width=190 if piped else None, highlight=False), result)
+    report.show(Console(width=terminal.width(), highlight=False), result)
     if not arguments.source:
         print(f"written: {arguments.json}; {report.NAME} --from shows it again. {report.KEEP}")
     return 2 if report.wrong(result) else 0

@@ -1,0 +1,12 @@
+"""How wide tables are printed."""
+
+import os
+import sys
+
+PIPED = 190
+
+
+def width() -> int | None:
+    """Of a console: the terminal's (None), or where output is piped, so wide that no row wraps."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return PIPED if piped else None
