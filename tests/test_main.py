@@ -33,6 +33,16 @@ def test_one_operator_is_checked_and_tabulated_in_80_columns():
     assert lines[-1].startswith("now: ") and "bench" in lines[-1]
 
 
+def test_a_case_is_a_line_where_output_is_piped():
+    """By default; rows as long as those of experts wrap in 80 columns."""
+    piped = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    command = [sys.executable, "-m", "nvfp4kern", "--op", "grouped_gemm"]
+    done = subprocess.run(command, capture_output=True, text=True, env=piped)
+    rows = [line for line in done.stdout.splitlines() if line.startswith("grouped_gemm")]
+    of = sum(line.rstrip().endswith("ok") for line in rows)
+    assert f"{of} of {of} cases right" in done.stdout and len(rows) == of > 0
+
+
 def test_the_machine_is_named(tmp_path, monkeypatch):
     """Its GPUs by nvidia-smi, of which there is a stand-in."""
     cpu = machine.cpu_in_use(np.zeros((1, 1), np.uint8))
