@@ -3,7 +3,7 @@
     python benchmarks/peer_calls.py --ranks 2 4 8
 
 Every time is that of one call of each rank in a CUDA graph of several, the median of replays.
-Results are checked before.
+A wrong result ends the run.
 """
 
 import argparse

@@ -74,7 +74,7 @@ typedef struct nk_peer_experts {
 } nk_peer_experts;
 
 /* What CTAs of a launch do in turns: `parts` of each of a rank's tokens. From one of its units to the next a CTA goes
- * so many tokens and parts further. Whoever chooses the grid says so, since a GPU divides slowly. */
+ * so many tokens and parts further. The host works that out, since a GPU divides slowly. */
 typedef struct nk_peer_units {
     int32_t parts, tokens_on, parts_on;
 } nk_peer_units;

@@ -27,8 +27,8 @@ static cuda_grid grid_of(int64_t items)
     return (cuda_grid){.x = at_most(nk_ceil_div(items, threads)), .threads = threads};
 }
 
-/* CTAs take parts of so many tokens in turns. */
-static nk_peer_units deal(int64_t tokens, int64_t parts, cuda_grid *grid)
+/* The grid of a launch whose CTAs do `parts` of so many tokens in turns, and how they go through these. */
+static nk_peer_units schedule(int64_t tokens, int64_t parts, cuda_grid *grid)
 {
     grid->x = at_most(tokens * parts);
     return (nk_peer_units){
@@ -81,7 +81,7 @@ nk_status cuda_peer_dispatch(const nk_peer_dispatch_problem *p, cuda_kernel *ker
     while (threads < PEER_THREADS && p->sent_bytes > PEER_COPY_BYTES * (int64_t)threads)
         threads *= 2;
     cuda_grid grid = {.threads = threads, .overlap = exec->settings->pdl != NK_PDL_OFF};
-    problem.units = deal(p->room, p->group.world, &grid);
+    problem.units = schedule(p->room, p->group.world, &grid);
     void *args[] = {&problem};
     return cuda_launch(kernel, p->device, exec->stream, &grid, args);
 }
@@ -95,7 +95,7 @@ nk_status cuda_peer_combine(const nk_peer_combine_problem *p, cuda_kernel *const
     while (threads > FEW_THREADS && (threads / 2 >= pieces || p->room * nk_ceil_div(pieces, threads) < PEER_MOST_CTAS))
         threads /= 2;
     cuda_grid grid = {.threads = threads, .overlap = exec->settings->pdl != NK_PDL_OFF};
-    problem.units = deal(p->room, nk_ceil_div(pieces, threads), &grid);
+    problem.units = schedule(p->room, nk_ceil_div(pieces, threads), &grid);
     void *args[] = {&problem};
     return cuda_launch(kernels[which_kernel(p->dtype)], p->device, exec->stream, &grid, args);
 }

@@ -94,7 +94,7 @@ template <nk_dtype DTYPE>
 __device__ inline void find_products(const nk_peer_combine_problem &p, int64_t plain, int64_t t, taken_product *found)
 {
     const nk_peer_group &g = p.group;
-    const int j = blockDim.x - 1 - threadIdx.x; /* other warps than those that look for what is to be sent */
+    const int j = blockDim.x - 1 - threadIdx.x; /* with few ranks other warps look for what is to be sent */
     if (t >= p.n || j >= p.k) return;
     const int64_t i = t * p.k + j, row_bytes = p.h * row_elements<DTYPE, 8>::SIZE;
     const int32_t row = nk_row_among(p.row_of[(g.rank * p.room + t) * p.k + j], p.rows);

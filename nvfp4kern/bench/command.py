@@ -136,7 +136,6 @@ def _run(arguments):
     _check_writable(arguments)
     earlier = _read(arguments.compare) if arguments.compare else None
     result, stopped = (_read(arguments.source), 0) if arguments.source else _measure(arguments)
-    # A pipe has no width: wide enough there that no row breaks, unless COLUMNS says otherwise.
     console = Console(width=terminal.width())
     report.show(console, result)
     if earlier:

@@ -32,10 +32,12 @@ def multicast_is_on(index: int) -> bool:
 
 
 def gpus_are_shared() -> bool:
+    """Whether ranks may have one GPU together."""
     return torch.cuda.is_available() and os.environ.get(SHARED_GPUS) == "1"
 
 
 def why_not(device: torch.device, world: int) -> str:
+    """Why this rank can share no memory, or ""."""
     if world > MOST_RANKS:
         return f"there are {world} ranks, more than {MOST_RANKS}"
     try:

@@ -175,6 +175,7 @@ BAD = [
     ("_peer_combine", "out", zeros(3, 40, dtype=torch.float16), ValueError, "out: shape (3, 40)"),
     ("_peer_combine", "out", COMBINE["residual"], ValueError, "out: "),
     ("_peer_combine", "ids", zeros(3, 0, dtype=torch.int32), ValueError, "ids: shape (3, 0)"),
+    ("_peer_dispatch", "ids", zeros(3, 129, dtype=torch.int32), ValueError, "k of 1 to 128"),
     ("_peer_combine", "experts", 2**40, ValueError, "experts: "),
 ]
 
